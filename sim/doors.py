@@ -149,6 +149,8 @@ class Doors:
         self.revoked_s: dict[str, float] = {}
         """When the tokens of principals were revoked, by name."""
         self._read: dict[str, tuple[int, Name]] = {}
+        self._kept_from: dict[str, tuple[int, Name]] = {}
+        """How far queues had been read when Redis went back last."""
         self._logged: defaultdict[str, set[Told]] = defaultdict(set)
         """The events that each log has ever told, on any branch."""
         self._logged_to: dict[str, int] = {}
@@ -169,6 +171,8 @@ class Doors:
         watch = self._watch
         if len(watch.rewinds) != self._rewinds:
             self._rewinds = len(watch.rewinds)
+            # Of a queue that has lost its old events it is not read anew which one was the last.
+            self._kept_from.update(self._read)
             self._read.clear()
             self._logged_to.clear()
             for session in watch.sessions:
@@ -188,6 +192,8 @@ class Doors:
             if payload["msg"]["type"] in NOT_ON_A_LINE:
                 self._untold.add((session, name))
             self._names[session, told_of(payload.get("id", ""), payload["msg"])].add(name)
+            if last[0] != event.n - 1 and not n:
+                n, last = self._kept_from.get(session, (n, last))
             if last[0] == event.n - 1:
                 self._before[session, name].add(last)
             n, last = event.n, name

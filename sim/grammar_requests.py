@@ -39,7 +39,7 @@ class RequestGrammar(Reading):
         task = self._task
         errors = self.errors.get(fact["n"], ())
         # Of a request that two branches had, or that a lost worker heard of, nobody knows what was told.
-        certain = len(errors) == 1 and task["epoch"] == epoch and fact["n"] not in self.heard_before
+        certain = len(errors) == 1 and self.heard_by.get(fact["n"]) == self.claim
         match fact["outcome"]:
             case "retry":
                 wrong = self._unlike_retry(fact, task, errors)

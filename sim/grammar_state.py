@@ -101,8 +101,12 @@ class Reading:
         self.read_so_far = 0
         self.errors: Mapping[int, Sequence[ModelError]] = {}
         """The errors by which its provider ended requests of these numbers, of any branch."""
-        self.heard_before: frozenset[int] = frozenset()
-        """Those of them that had ended by one when this branch began."""
+        self.heard_by: Mapping[int, str] = {}
+        """The claims whose holders heard of them last."""
+        self.is_pruned: Callable[[int], bool] = lambda number: False
+        """Whether an agent of this number was made in the tree, whose registry does not have it any more."""
+        self.claim = ""
+        """The claim by which what is read now was written."""
         self.readings: Mapping[str, Sequence[ScriptReading]] = {}
         """The findings that workers were to make of the scripts of each call."""
 

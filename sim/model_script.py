@@ -171,7 +171,7 @@ class Odds:
     """Whether calls are counted session by session, so that several sessions have calls of the same ids."""
 
 
-Breaking = Callable[[str, int, ModelError], None]
+Breaking = Callable[[str, int, ModelError, str], None]
 """Told of an error that ended a request, by its session and its number."""
 Saying = Callable[
     [str, Sequence[ModelEvent], Mapping[str, int] | None, Mapping[str, Any] | None],
@@ -196,7 +196,7 @@ class ModelScript:
         self.heard: Callable[[Prompt], None] = lambda prompt: None
         """Told of each request, and of what is said to it."""
         self.said: Saying = lambda response, events, usage, rate_limits: None
-        self.broke: Breaking = lambda session, n, error: None
+        self.broke: Breaking = lambda session, n, error, claim: None
         self.row: Callable[[str], str] = lambda session: ""
         """The row in which what is of a session is numbered: one for all, or each its own."""
         self._counted: Counter[tuple[str, str]] = Counter()
@@ -509,7 +509,7 @@ class SimModels:
         try:
             fault = self._fault(_quoted(prompt.input))
         except ModelError as error:
-            model.broke(sent.session, sent.n, error)
+            model.broke(sent.session, sent.n, error, sent.claim)
             raise
         events = model.turn(prompt)
         cut = model.rng.randrange(len(events) + 1) if fault == "cut" else len(events)
@@ -524,7 +524,7 @@ class SimModels:
         if fault == "cut":
             model.trace.note(self._machine, "cut")
             broken = self._cut(cut)
-            model.broke(sent.session, sent.n, broken)
+            model.broke(sent.session, sent.n, broken, sent.claim)
             raise broken
         model.trace.note(self._machine, "answers", len(events))
         # Each complete response has an id of its own.

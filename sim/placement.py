@@ -33,7 +33,7 @@ LATE_S = 60.0
 ON_ITS_WAY_S = 12.0
 """For so long a claim may be on its way whose sender found a machine gone."""
 LEFT_S = 5.0
-"""A second, and one more for each time that Redis's clock was set back."""
+"""A second; and for as long may an answer be on its way."""
 PATIENCE_S = 12.0
 """A worker that is told to leave a session asks for heartbeats, and then again: its answers may be late."""
 
@@ -61,8 +61,9 @@ class Placement:
         """By host and worker: the last heartbeat, by Redis's clock."""
         self._gone_s: dict[str, float] = {}
         """When a host was gone last."""
-        self._left_s: dict[str, float] = {}
-        """When a session was left first since it was claimed last."""
+        self._left_s: dict[str, tuple[float, float]] = {}
+        """When a session was left first since it was claimed, or since the clock was set back behind that;
+        and how far Redis's clock was ahead then."""
         self._forsaken_s: dict[str, float] = {}
         """The same, since its machine is gone or its changes were given up."""
         self._told: dict[str, _Told] = {}
@@ -150,7 +151,11 @@ class Placement:
     def _passed_over(self, session: str, worker: str) -> None:
         """A worker without room has left a session to others."""
         self._watch.reach.saw("roomy")
-        late_s, host = self._watch.now_s - SILENT_S - ON_ITS_WAY_S, self._folders.host_of(worker)
+        now_s, own, host = self._watch.now_s, self._told.get(worker), self._folders.host_of(worker)
+        if own is None or own.heard_s < now_s - BEATS_S:
+            # It has stood still, and goes by what it knew before.
+            return
+        late_s = now_s - SILENT_S - ON_ITS_WAY_S
         pool = self._pool(session)
         others = (at for (there, pools), at in self._fit_s.items() if there != host and pool in pools)
         if not self.is_excused() and all(at < late_s for at in others):
@@ -201,10 +206,12 @@ class Placement:
     def _left(self, session: str) -> None:
         known, now_s = self._known(session), self._watch.now_s
         if known is None or self.is_excused():
-            self._left_s[session] = now_s
+            self._left_s[session] = now_s, self._ahead_s
             self._forsaken_s.pop(session, None)
             return
-        first_s = self._left_s.setdefault(session, now_s)
+        first_s, ahead_s = self._left_s.setdefault(session, (now_s, self._ahead_s))
+        if self._ahead_s < ahead_s:
+            first_s, _ = self._left_s[session] = now_s, self._ahead_s
         if known.unsaved is None:
             if now_s - first_s > LEFT_S:
                 self._watch.broken("taken", f"{session} is left for {now_s - first_s:.1f} s, and is saved")
@@ -218,6 +225,10 @@ class Placement:
         since_s = max(self._forsaken_s.setdefault(session, now_s), self._watch.peace_s)
         if self._watch.peace_s and now_s - since_s > PATIENCE_S:
             self._watch.broken("taken", f"{session} is left to {known.unsaved.machine}, which is gone")
+
+    @property
+    def _ahead_s(self) -> float:
+        return round(self._watch.redis_s - self._watch.now_s, 3)
 
     def _gives_up(self, session: str, who: str, reply: Any) -> None:
         if reply[2][0] in (b"free", b"revoked"):

@@ -54,7 +54,9 @@ def _names_a_stranger(given: Mapping[str, Any], log: Grammar, told: str) -> bool
 
 
 def _not_listed(given: Mapping[str, Any], log: Grammar, told: str) -> bool:
-    return int(told) == given.get("agent_id") and int(told) not in _listed(log)
+    """An agent above may have pruned a child, and word of that be on its way."""
+    number = int(told)
+    return number == given.get("agent_id") and (number not in _listed(log) or log.is_pruned(number))
 
 
 def _canceled(given: Mapping[str, Any], log: Grammar, told: str) -> bool:

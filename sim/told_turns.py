@@ -124,6 +124,10 @@ class TurnReader:
         self._kind = ""
         self._said_in: list[LoggedTurn] = []
         """The turn of each word of people that was not taken back."""
+        self._ended_with: dict[str, LoggedTurn] = {}
+        """The turn that each response has ended."""
+        self._goes_on_from = ""
+        """The response of the turn from which the next one goes on, where that is not the last one."""
         self._processes: dict[str, LoggedTurn] = {}
         """The turns of calls that may go on behind them."""
 
@@ -152,6 +156,8 @@ class TurnReader:
             case "task_ended" if self.turns:
                 # Its event stands before it.
                 self._over(self.turns[-1], OUTCOMES.get(fact["outcome"], "interrupted"))
+            case "rewound":
+                self._goes_on_from = fact["response_id"]
             case "answer" if turn is not None and fact.get("agent_id") is None:
                 self._settled(turn, fact["call_id"], fact["decision"])
             case _:
@@ -160,6 +166,12 @@ class TurnReader:
     # ── turns ─────────────────────────────────────────────────────────────────────────────────
 
     def _task_started(self, message: Mapping[str, Any], id: str) -> None:
+        if self._goes_on_from:
+            # The others were left: the conversation does not have them any more.
+            last = self._ended_with.get(self._goes_on_from)
+            self.turns = self.turns[: self.turns.index(last) + 1] if last in self.turns else []
+            self._said_in = [turn for turn in self._said_in if turn in self.turns]
+            self._goes_on_from = ""
         self._open = LoggedTurn(id, self._kind)
         self.turns.append(self._open)
 
@@ -185,12 +197,17 @@ class TurnReader:
 
     def _thread_rolled_back(self, message: Mapping[str, Any], id: str) -> None:
         """Words go, the last ones first; a turn of which some went is not told of any more."""
+        self._goes_on_from = ""
         for _ in range(message["num_turns"]):
             turn = self._said_in.pop() if self._said_in else None
             if turn in self.turns:
                 del self.turns[self.turns.index(turn) :]
 
     # ── what is said ──────────────────────────────────────────────────────────────────────────
+
+    def _token_count(self, message: Mapping[str, Any], id: str) -> None:
+        if self._open is not None and (response := message.get("response_id")):
+            self._ended_with[response] = self._open
 
     def _user_message(self, message: Mapping[str, Any], id: str) -> None:
         if self._open is not None and message.get("kind") in (None, "plain"):

@@ -21,6 +21,7 @@ from orchestrator.core.chain import GENESIS, next_chain
 from orchestrator.core.entries import COMPACTED, DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, decode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
+from orchestrator.core.registry import RegistryView
 from orchestrator.model.prompt import Prompt
 from orchestrator.model.provider_errors import ModelError
 from sim.accounts import Accounts
@@ -95,6 +96,8 @@ class Watch(Rest, Branches, TreeLogs):
         """When each submission was put into a queue, by its id."""
         self._errors: defaultdict[str, dict[int, list[ModelError]]] = defaultdict(dict)
         """By session: the errors that ended a request of this number, of any branch."""
+        self._heard_by: defaultdict[str, dict[int, str]] = defaultdict(dict)
+        """The claim whose holder heard the last of them."""
         self.compacts_at: int | None = None
         """The tokens of a response from which on every worker compacts by itself."""
         self._cut_back: set[str] = set()
@@ -314,6 +317,10 @@ class Watch(Rest, Branches, TreeLogs):
         """How often it was claimed without progress."""
         return int(self._double.hash(self.keys.session(session)).get(b"tries", b"0"))
 
+    def _is_pruned(self, tree: str, number: int) -> bool:
+        view, _ = self.trees.get(tree, (RegistryView(), 0))
+        return 0 < number <= view.spawned and number not in view.agents
+
     def look(self, session: str) -> None:
         """Reads what is new of one session, and checks where it stands."""
         data = self._double.hash(self.keys.session(session))
@@ -323,10 +330,12 @@ class Watch(Rest, Branches, TreeLogs):
             made = self.sessions[session] = Seen(data[b"pool"].decode(), data[b"tree"].decode())
             made.grammar.readings = self._readings
             made.grammar.errors = self._errors[session]
-            made.grammar.heard_before = frozenset(self._errors[session])
+            made.grammar.heard_by = self._heard_by[session]
+            made.grammar.is_pruned = partial(self._is_pruned, made.tree)
             made.grammar.compacts_at = self.compacts_at
             self.members[made.tree][session] = made
         seen = self.sessions[session]
+        seen.grammar.claim = data.get(b"claim", b"").decode() or seen.claim
         newborn = not seen.seq
         self._read_log(session, seen, data)
         if newborn and (wrong := strange_child(seen, self.members[seen.tree])):
@@ -435,8 +444,9 @@ class Watch(Rest, Branches, TreeLogs):
         except Wrong as error:
             self.broken("kin", str(error))
 
-    def broke(self, session: str, n: int, error: ModelError) -> None:
-        """A provider ended a request by an error."""
+    def broke(self, session: str, n: int, error: ModelError, claim: str) -> None:
+        """A provider ended a request by an error, of which the holder of a claim heard."""
+        self._heard_by[session][n] = claim
         self.reach.saw("broken_off")
         self._errors[session].setdefault(n, []).append(error)
 
