@@ -41,6 +41,8 @@ class LineEars(Ears):
     place: tuple[int, int | None] | None = None
     """The last event of the queue that it was told, its entry too if it was; None: it was told of a gap."""
     number = greeted_at = 0
+    _told_in = 0
+    """How often Redis had gone back when it was told its place."""
     _last: tuple[int, Told] | None = None
     """The last line of the queue, or of the gateway's own."""
     _greeted = _gaps = False
@@ -64,6 +66,7 @@ class LineEars(Ears):
         self.place_known = before is not None
         if before is not None:
             self.place, self.shown, self._gaps = before.place, dict(before.shown), before._gaps
+            self._told_in = before._told_in
 
     def line(self, id: str, message: Mapping[str, Any], number: int) -> None:
         """Takes in a line."""
@@ -95,9 +98,10 @@ class LineEars(Ears):
                 self._broken("heard", self.session, f"is told {told} at {number}, behind {self.number}")
             return
         if self.place is not None:
-            if not any(self._doors.comes_behind(self.session, name, *self.place) for name in names):
+            behind = any(self._doors.comes_behind(self.session, name, *self.place) for name in names)
+            if not behind and not self._looks_like_this_branch():
                 self._broken("heard", self.session, f"is told {number} {told} behind {self.place}")
-            self.place = divmod(number, STEP)
+            self.place, self._told_in = divmod(number, STEP), self._doors.rewinds
         elif names and (number // STEP != self.number // STEP or self._doors.is_of_queue(self.session, told)):
             # An entry that is read from the log has the number of the last event, and its own entry's.
             self._whole(divmod(number, STEP))
@@ -105,6 +109,15 @@ class LineEars(Ears):
             self.replayed.append(told)
         self.number = number
         self._notes(kind, message)
+
+    def _looks_like_this_branch(self) -> bool:
+        """Whether its place, of a branch that Redis has lost, is one that the log has now as well.
+
+        A number has no hash: nobody can tell that something else stood there.
+        """
+        if self.place is None or self._told_in == self._doors.rewinds:
+            return False
+        return self._doors.is_between(self.session, *self.place)
 
     def _doors_greet(self, message: Mapping[str, Any], number: int) -> None:
         if message["type"] == "session_configured" and self.number and number != self.number:

@@ -172,7 +172,7 @@ class Doors:
         if len(watch.rewinds) != self._rewinds:
             self._rewinds = len(watch.rewinds)
             # Of a queue that has lost its old events it is not read anew which one was the last.
-            self._kept_from.update(self._read)
+            self._kept_from |= {session: read for session, read in self._read.items() if read[0]}
             self._read.clear()
             self._logged_to.clear()
             for session in watch.sessions:
@@ -225,9 +225,19 @@ class Doors:
                     reached.append(before)
         return False
 
+    def is_between(self, session: str, n: int, seq: int | None) -> bool:
+        """Whether an entry stands between the `n`-th event of a queue and the next one."""
+        kept = self._double.stream_after(self._watch.keys.eq(session), n - 1)
+        events = [stored_event(*one) for one in kept[:2]]
+        if seq is None or not events or events[0].n != n:
+            return False
+        return events[0].seq <= seq and all(event.seq > seq for event in events[1:])
+
     def last_told(self, session: str) -> int:
         """The number of the last event of the queue that clients of lines are told."""
         n, name = self._read.get(session, (0, (0, 0, "")))
+        if not n:
+            n, name = self._kept_from.get(session, (n, name))
         while (session, name) in self._untold:
             name = next(iter(self._before[session, name]), (n, 0, ""))
         return name[0]

@@ -330,8 +330,9 @@ class Client:
 
         `newborn`: the session was made a moment ago, and the cursor is its beginning. `on_gap` is called with
         None before the warning, and with the place behind it once all that the log tells of it was told.
+        That has what people decided, too: nothing else there tells that a refused request is not open.
         """
-        async for burst in self.bursts(session, cursor, newborn=newborn, on_gap=on_gap):
+        async for burst in self.bursts(session, cursor, newborn=newborn, on_gap=on_gap, decisions=True):
             for event in burst.events:
                 yield event
 
@@ -342,8 +343,12 @@ class Client:
         *,
         newborn: bool = False,
         on_gap: Callable[[EqCursor | None], None] | None = None,
+        decisions: bool = False,
     ) -> AsyncIterator[Burst]:
-        """The same, those together that are there at once."""
+        """The same, those together that are there at once; behind a gap without people's `decisions`.
+
+        Live, some of these are told to clients of lines, and some are not.
+        """
         await self._check_visible(session)
         at = cursor
         while True:
@@ -355,7 +360,7 @@ class Client:
                         at = NOWHERE
                     if on_gap is not None and isinstance(item, Gap | CaughtUp):
                         on_gap(item.cursor if isinstance(item, CaughtUp) else None)
-                    for found in self._bursts(item):
+                    for found in self._bursts(item, decisions=decisions):
                         burst = await self._whole_burst(session, found) if found.refers else found
                         yield for_tenant(burst) if self.namespace else burst
                         at = burst.events[-1].cursor or at
@@ -387,7 +392,7 @@ class Client:
         finally:
             await feed.aclose()
 
-    def _bursts(self, item: Item) -> tuple[Burst, ...]:
+    def _bursts(self, item: Item, *, decisions: bool) -> tuple[Burst, ...]:
         match item:
             case Followed(events):
                 messages = self._ports.messages
@@ -395,8 +400,7 @@ class Client:
             case Gap(reason):
                 return (Burst((Event("", written(WarningEvent(message=GAP_TEXTS[reason]))),)),)
             case Replayed(stored):
-                # Of answers, and of nothing else of a fact, some are told live and some are not.
-                event = told_by(stored, facts=False)
+                event = told_by(stored, facts=decisions)
                 return () if event is None else (Burst((event,), refers=True),)
             case CaughtUp():
                 return ()

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
+from orchestrator.broker.follow import EqCursor
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server import door as conversations_module
 from orchestrator.gateways.app_server import door as door_module
@@ -109,6 +110,15 @@ def test_client_of_version_1_is_asked_once_about_a_request_that_is_told_again_be
     for _ in range(2):
         conversations.hear(Told(SESSION, Event("t", REQUEST), ()))
     assert asked.count("execCommandApproval") == 1
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_decision_that_only_the_log_tells_settles_a_request_of_version_1_and_is_no_event(live: bool) -> None:
+    conversations, told = _conversations()
+    conversations.hear(Told(SESSION, Event("t", REQUEST), ()))
+    conversations.hear(Told(SESSION, Event("t", RESOLVED, EqCursor(9, 9, "0" * 8) if live else None), ()))
+    assert not conversations._asked
+    assert ("codex/event/request_resolved" in told) is live
 
 
 def test_client_of_version_1_is_asked_anew_where_redis_went_back() -> None:

@@ -123,11 +123,12 @@ async def heard_of(reader: Trimmed, count: int) -> list[Event]:
 
 
 async def test_client_that_is_cut_off_while_a_gap_is_filled_is_told_no_entry_twice() -> None:
-    heard = await heard_of(CutOffInTheMiddle(), 6)
+    heard = await heard_of(CutOffInTheMiddle(), 7)
     told = [(event.type, event.msg.get("message")) for event in heard]
     gap = ("warning", GAP_TEXTS["trimmed"])
     item = ("raw_response_item", None)
-    assert told == [gap, ("task_started", None), item, gap, item, ("task_complete", None)]
+    decided, ended = ("request_resolved", None), ("task_complete", None)
+    assert told == [gap, ("task_started", None), item, gap, decided, item, ended]
 
 
 async def test_client_that_is_cut_off_in_a_gap_is_told_if_the_log_is_another_one_by_then() -> None:
@@ -136,20 +137,29 @@ async def test_client_that_is_cut_off_in_a_gap_is_told_if_the_log_is_another_one
     assert heard[4].type == "task_started"
 
 
-async def test_client_behind_a_gap_hears_of_calls_about_agents_in_their_place() -> None:
-    ports = ClientPorts(cast(Any, None), cast(Any, None), bytes, events=cast(Any, Trimmed()))
-    following = Client(ports, "client").follow(ROOT, EqCursor(2, 0, "0" * 8))
-    heard = [await anext(following) for _ in range(5)]
-    await cast(AsyncGenerator[Event], following).aclose()
+async def test_client_behind_a_gap_hears_of_calls_about_agents_and_of_decisions_in_their_place() -> None:
+    """A request that was refused is told of by nothing else: it would stay open."""
+    heard = await heard_of(Trimmed(), 6)
     assert [event.type for event in heard] == [
         "warning",
         "task_started",
         "raw_response_item",
+        "request_resolved",
         "raw_response_item",
         "task_complete",
     ]
-    assert [event.msg["item"]["call_id"] for event in heard[2:4]] == ["a1", "a1"]
-    assert [event.at_ms for event in heard[1:]] == [1_000, 2_000, 5_000, 6_000]
+    assert [heard[at].msg["item"]["call_id"] for at in (2, 4)] == ["a1", "a1"]
+    assert (heard[3].msg["call_id"], heard[3].msg["decision"], heard[3].cursor) == ("c1", "approved", None)
+    assert [event.at_ms for event in heard[1:]] == [1_000, 2_000, 4_000, 5_000, 6_000]
+
+
+async def test_client_of_lines_behind_a_gap_is_told_events_of_the_log_alone() -> None:
+    ports = ClientPorts(cast(Any, None), cast(Any, None), bytes, at_once, events=cast(Any, Trimmed()))
+    following = Client(ports, "client").bursts(ROOT, EqCursor(2, 0, "0" * 8))
+    heard = [await anext(following) for _ in range(5)]
+    await cast(AsyncGenerator[Any], following).aclose()
+    told = [event.type for burst in heard for event in burst.events]
+    assert told == ["warning", "task_started", "raw_response_item", "raw_response_item", "task_complete"]
 
 
 class OfLostDeltas(Trimmed):

@@ -622,7 +622,9 @@ class Conversations:
         if is_rewound(event):
             # What is open still is asked anew.
             self._forget(lambda asked: asked.session == told.session)
-        self._tell(told.session, event.id, event.msg)
+        if event.kind is not ev.RequestResolved or event.cursor is not None:
+            # A decision that the log has is no event of it.
+            self._tell(told.session, event.id, event.msg)
         if event.kind is ev.RequestResolved:
             self._settled(told.session, event.msg)
         if event.kind in TURN_ENDS:
