@@ -297,6 +297,7 @@ async def _follow(invocation: Invocation, id: str | None, *, json: bool) -> None
     from orchestrator.gateways.submit import Over, followed
     from orchestrator.terminal.text import json_for_stdout, one_line
     from orchestrator.views.approvals import needed
+    from orchestrator.views.find import short_id
 
     async with opened(invocation.settings(), insists=True) as found:
         tree = await found.find_tree(id) if id is not None else None
@@ -308,7 +309,9 @@ async def _follow(invocation: Invocation, id: str | None, *, json: bool) -> None
                 kind = "settled" if isinstance(news, Over) else "opened"
                 typer.echo(json_for_stdout(orjson.dumps({"news": kind, **asked.value()})))
             elif isinstance(news, Over):
-                typer.echo(f"     {one_line(f'{asked.call}  {asked.subject}: waits no longer')}")
+                # Calls of two trees may have one name.
+                of = f"  (tree {short_id(asked.tree)})" if tree is None else ""
+                typer.echo(f"     {one_line(f'{asked.call}  {asked.subject}: waits no longer{of}')}")
             else:
                 (one,) = await needed(found, [asked])
                 for line, _ in needed_lines(one, time.time() * 1000):

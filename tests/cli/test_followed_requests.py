@@ -22,6 +22,7 @@ from orchestrator.gateways.submit import Over, followed
 from orchestrator.requests import request_of
 from orchestrator.views import approvals
 from orchestrator.views.approvals import Asked, Needed
+from orchestrator.views.find import short_id
 from tests.views.test_decided_requests import Logs, id_of
 
 ASKED = {"type": "exec_approval_request", "command": ["npm", "test"], "cwd": "/w"}
@@ -70,9 +71,10 @@ async def test_requests_of_the_tree_are_told_once_as_they_open_and_once_as_they_
     assert [(over, asked.session, asked.call_id) for over, asked in found] == wanted
 
 
+@pytest.mark.parametrize("id", [None, "0123"])
 @pytest.mark.parametrize("as_json", [True, False])
 async def test_each_change_is_a_line_for_programs_and_a_few_for_people(
-    as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    as_json: bool, id: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def asked(agent: int, call: str) -> Asked:
         request = request_of({**ASKED, "call_id": call})
@@ -89,13 +91,16 @@ async def test_each_change_is_a_line_for_programs_and_a_few_for_people(
 
     @asynccontextmanager
     async def opened(*_: Any, **__: Any) -> AsyncIterator[Any]:
-        yield SimpleNamespace(client=lambda: None)
+        yield SimpleNamespace(client=lambda: None, find_tree=find_tree)
+
+    async def find_tree(_: str) -> TreeId:
+        return TreeId(id_of(1))
 
     monkeypatch.setattr(submit, "followed", changes)
     monkeypatch.setattr(approvals, "needed", needed)
     monkeypatch.setattr(invocation, "opened", opened)
     monkeypatch.setattr(Invocation, "settings", lambda _: None)
-    await _follow(Invocation(), None, json=as_json)
+    await _follow(Invocation(), id, json=as_json)
     lines = capsys.readouterr().out.splitlines()
     if as_json:
         told = [(one["news"], one["agent_id"], one["call_id"]) for one in map(json.loads, lines)]
@@ -104,8 +109,9 @@ async def test_each_change_is_a_line_for_programs_and_a_few_for_people(
         ]  # fmt: skip
         assert all(one["request"]["command"] == ["npm", "test"] for one in map(json.loads, lines))
     else:
+        of = "" if id is not None else f"  (tree {short_id(id_of(1))})"
         of_calls = [line.strip() for line in lines if line.strip().startswith(("0:", "3:"))]
         assert of_calls == [
             "0:c1  run npm test", "3:c1  run npm test",
-            "3:c1  npm test: waits no longer", "0:c1  npm test: waits no longer",
+            f"3:c1  npm test: waits no longer{of}", f"0:c1  npm test: waits no longer{of}",
         ]  # fmt: skip

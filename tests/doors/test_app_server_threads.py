@@ -155,11 +155,12 @@ async def test_client_names_a_thread_and_all_who_hear_it_are_told(
     peer: Peer, other: Peer, harness: Harness
 ) -> None:
     thread = await begun(peer)
-    named = asyncio.create_task(other.call("thread/name/set", {"threadId": thread, "name": "The name"}))
+    named = asyncio.create_task(other.call("thread/name/set", {"threadId": thread, "name": " The \n name "}))
     told = await peer.until("thread/name/updated")
     assert told == {"threadId": thread, "threadName": "The name"}
     assert await named == {}
     assert other.methods() == ["thread/name/updated"]
+    assert await other.until("thread/name/updated") == told, "the name as it is, whoever hears of it"
     found = await read(peer, "thread/read", "ThreadReadResponse", threadId=thread)
     assert found["thread"]["name"] == "The name"
 

@@ -425,7 +425,7 @@ async def set_name(door: Door, params: SetName) -> Result:
     if told is None:
         door.notify("warning", {"threadId": head.session, "message": unread(head.pool)})
     elif head.session not in door.subscriptions:
-        door.notify("thread/name/updated", {"threadId": head.session, "threadName": params.name})
+        door.notify("thread/name/updated", {"threadId": head.session, "threadName": told.thread_name})
     return {}
 
 
