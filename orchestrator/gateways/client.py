@@ -17,7 +17,7 @@ from typing import Any
 from orchestrator.broker import records
 from orchestrator.broker.blobs import Texts
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.errors import OutOfMemory, SessionArchived, Unavailable, UnknownSession
+from orchestrator.broker.errors import BrokerError, SessionArchived, Unavailable, UnknownSession
 from orchestrator.broker.follow import (
     BEGINNING,
     NOWHERE,
@@ -242,11 +242,9 @@ class Client:
         raise SessionArchived(session)
 
     async def _bring_back(self, session: SessionId) -> None:
-        """Brings a session that was put away back into the lists, as a person speaks in it again.
-
-        The words are kept already: where Redis has no memory for this, the next ones do it.
-        """
-        with suppress(UnknownSession, OutOfMemory):
+        """Brings a session that was put away back into the lists, as a person speaks in it again."""
+        # The words are kept, whatever becomes of the list: it is gone, damaged, or Redis has gone away.
+        with suppress(BrokerError):
             await self._insist(lambda: self._ports.broker.trees.enlist(session, shelve=False))
 
     def _request(self, session: SessionId, submission: Submission) -> records.Submit:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.broker.errors import BrokerError, OutOfMemory, SessionArchived, Unavailable, UnknownSession
+from orchestrator.broker.errors import Corrupt, OutOfMemory, SessionArchived, Unavailable, UnknownSession
 from orchestrator.broker.records import Submit, Submitted
 from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.gateways.client import Client, ClientPorts
@@ -45,7 +45,8 @@ class _PutAway:
     """A session that was put away from lists, behind a connection that breaks when it is brought back."""
 
     def __init__(self) -> None:
-        self.breaks, self.shelved, self.fault = 1, True, cast(BrokerError | None, None)
+        self.breaks, self.shelved = 1, True
+        self.fault: Exception | None = None
 
     @property
     def commits(self) -> _PutAway:
@@ -78,17 +79,22 @@ WORDS: list[tuple[ops.Op, bool]] = [
 ]
 
 
-@pytest.mark.parametrize("fault", [None, UnknownSession(SESSION), OutOfMemory("used memory > maxmemory")])
+@pytest.mark.parametrize("insists", [False, True])
+@pytest.mark.parametrize(
+    "fault", [None, UnknownSession(SESSION), OutOfMemory("full"), Corrupt("index", "it is no zset")]
+)
 @pytest.mark.parametrize("shelved", [False, True])
 @pytest.mark.parametrize(("op", "brings"), WORDS, ids=lambda each: type(each).__name__)
 async def test_words_by_whatever_door_bring_a_session_back_into_the_lists(
-    op: ops.Op, brings: bool, shelved: bool, fault: BrokerError | None
+    op: ops.Op, brings: bool, shelved: bool, fault: Exception | None, insists: bool
 ) -> None:
+    """They are kept, whatever becomes of the lists."""
     there = _PutAway()
     there.shelved, there.fault = shelved, fault
-    client = Client(ClientPorts(cast(Any, there), cast(Any, None), bytes, _at_once), "client")
+    ports = ClientPorts(cast(Any, there), cast(Any, None), bytes, _at_once, insists=insists)
+    client = Client(ports, "client")
     await client.submit(SESSION, Submission(SubmissionId("s1"), op))
-    assert there.shelved is (shelved and (fault is not None or not brings))
+    assert there.shelved is (shelved and (fault is not None or not brings or not insists))
     assert there.breaks == int(not (shelved and brings))
 
 
