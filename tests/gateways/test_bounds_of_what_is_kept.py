@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -67,6 +68,18 @@ def test_so_many_readers_of_trees_are_kept_and_the_one_made_first_goes_for_anoth
     assert reader_of(brokers[0], "another") is newest
     assert reader_of(brokers[0], "0") is not made["0"]
     assert reader_of(brokers[1], "0") is elsewhere
+
+
+@pytest.mark.parametrize(("user", "comes_in"), [(1_000, True), (0, True), (1_001, False)])
+async def test_user_of_the_gateway_and_root_come_in_by_loopback_and_other_users_do_not(
+    user: int, comes_in: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root can do all that the gateway's user can, anyway."""
+    monkeypatch.setattr("os.geteuid", lambda: 1_000)
+    found = Authentication(peer_of=lambda _: authentication.Peer(user, is_confined=False))
+    connected = cast(Any, SimpleNamespace(family=0))
+    with nullcontext() if comes_in else pytest.raises(Unauthenticated, match=f"user {user} is not the user"):
+        assert (await found.principal(None, connected)).token == ""
 
 
 async def test_refusal_of_one_kind_is_logged_once_a_minute_and_another_kind_at_once(

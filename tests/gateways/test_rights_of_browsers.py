@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from base64 import b32decode, b32encode
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -38,10 +39,14 @@ class Store(Records):
     async def sign_in(
         self, token_id: str, record: bytes, code: tuple[str, bytes] | None, gone: Sequence[str]
     ) -> Literal["OK", "USED", "TAKEN"]:
-        if code is not None and self.codes.pop(code[0], None) is None:
+        if code is not None and code[0] not in self.codes:
             return "USED"
+        if not await self.add_token(token_id, record):
+            return "TAKEN"
+        if code is not None:
+            del self.codes[code[0]]
         await self.remove_tokens(gone)
-        return "OK" if await self.add_token(token_id, record) else "TAKEN"
+        return "OK"
 
 
 class Deployment:
@@ -145,3 +150,19 @@ async def test_browser_that_signs_out_or_is_revoked_ends_alone(deployment: Deplo
     holder = await deployment.tokens(text)
     assert holder is not None
     assert await deployment.tokens.in_force() == {holder.token, browsers[2][1].id}
+
+
+@pytest.mark.parametrize("by", ["code", "token"])
+async def test_browser_whose_id_is_anothers_gets_another_one(by: str) -> None:
+    store = Store()
+    own = PrincipalLookUp(store, lambda: 0)
+    token, record = await new_token(store, TokenWish("ana"), 0, os.urandom)
+    code = await new_code(store, ANN, Scope.READ, os.urandom)
+    ids = [b32decode(record.id.upper()), b"12345"]
+    windows = Windows(store, own, lambda: 0, lambda size: ids.pop(0) if size == 5 else os.urandom(size))
+    sign_in = windows.sign_in_by_code(code) if by == "code" else windows.sign_in_by_token(token)
+    cookie, made = await sign_in
+    assert ids == []
+    assert made.id == b32encode(b"12345").decode().lower()
+    assert await windows.record(cookie, "") == made
+    assert await own(token) == record.principal, "the other one counts as before"
