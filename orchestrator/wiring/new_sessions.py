@@ -40,7 +40,7 @@ from orchestrator.rollouts.replay import fold_session
 from orchestrator.rollouts.rollout_file import rollout_path
 from orchestrator.settings import Settings
 from orchestrator.settings.private_home import archive_outside, is_shared, register_outside
-from orchestrator.views.sessions import LOOKED_THROUGH, found_rows
+from orchestrator.views.sessions import LOOKED_THROUGH, found_rows, nobody_spoke
 from orchestrator.wiring.deployment import portable_pool, session_pool, worker_name
 
 VERSION = version("dendro-orchestrator")
@@ -297,8 +297,16 @@ async def resumed_turn(
 
 
 async def newest_in(broker: Broker, folder: str) -> str | None:
-    """The root that changed last of those that work in a folder; None if there is none."""
+    """The root that changed last of those that work in a folder; None if there is none.
+
+    Of the machine's user's own that lists show: a terminal begins one with every start, and says nothing.
+    """
     async for row, head in found_rows(broker, LOOKED_THROUGH):
-        if head.agent_id == ROOT and row["cwd"] == folder and not head.labels.ephemeral:
+        if head.agent_id == ROOT and row["cwd"] == folder and _is_listed(head):
             return head.session
     return None
+
+
+def _is_listed(head: SessionHead) -> bool:
+    labels = head.labels
+    return not (labels.namespace or labels.ephemeral or head.shelved or nobody_spoke(head))

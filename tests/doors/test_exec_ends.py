@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from orchestrator.broker.records import Labels
 from orchestrator.cli import exec as command
 from orchestrator.cli.exec import (
     ORIGINATOR,
@@ -29,6 +30,7 @@ from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.terminal.faults import ExitCode, Fault
 from orchestrator.wiring import new_sessions
 from orchestrator.wiring.deployment import worker_pools
+from tests.views.test_threads import head
 
 SESSIONS = [SessionId(f"0199a2b4-0000-7000-8000-{number:012}") for number in range(7)]
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
@@ -98,6 +100,30 @@ async def test_run_that_nobody_stops_ends_as_its_turn_does(completed: bool, code
     assert stopped == []
 
 
+SAID = {"title": "fix it", "updated_ms": 1, "unspoken": False}
+HIDDEN: dict[str, dict[str, Any]] = {
+    "ephemeral": {"labels": Labels(ephemeral=True)},
+    "a tenant's": {"labels": Labels("acme")},
+    "put away": {"shelved": True},
+    "without a word": {"meta": {"unspoken": True, "updated_ms": 1}},
+    "just opened": {"meta": {}},
+}
+
+
+@pytest.mark.parametrize("hidden", HIDDEN)
+async def test_newest_thread_of_a_folder_is_one_that_lists_show_the_machines_user(
+    hidden: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal begins a thread with every start; a tenant may work in the very same folder."""
+
+    async def found_rows(*_: Any) -> AsyncIterator[tuple[dict[str, Any], Any]]:
+        for session, changes in ((SESSIONS[0], HIDDEN[hidden]), (SESSIONS[1], {})):
+            yield {"cwd": "/w"}, head(**{"meta": SAID, "session": session, **changes})
+
+    monkeypatch.setattr(new_sessions, "found_rows", found_rows)
+    assert await new_sessions.newest_in(cast(Any, None), "/w") == SESSIONS[1]
+
+
 async def test_newest_thread_of_a_folder_is_its_root_that_changed_last_and_is_not_ephemeral(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -105,8 +131,12 @@ async def test_newest_thread_of_a_folder_is_its_root_that_changed_last_and_is_no
 
     async def found_rows(*_: Any) -> AsyncIterator[tuple[dict[str, Any], Any]]:
         for number, (cwd, agent_id) in enumerate(rows):
-            labels = SimpleNamespace(ephemeral=number == 3)
-            yield {"cwd": cwd}, SimpleNamespace(session=SESSIONS[number], agent_id=agent_id, labels=labels)
+            facts = {
+                "session": SESSIONS[number],
+                "agent_id": agent_id,
+                "labels": Labels(ephemeral=number == 3),
+            }
+            yield {"cwd": cwd}, head(SAID, **facts)
 
     monkeypatch.setattr(new_sessions, "found_rows", found_rows)
     broker = cast(Any, None)
