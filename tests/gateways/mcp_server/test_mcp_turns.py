@@ -19,6 +19,7 @@ from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.views.event import Event
 from tests.doors.test_same_call_ids import ONE as ROOT
 from tests.doors.test_same_call_ids import REQUEST
+from tests.requests.test_answers import ASKS
 
 
 class Door:
@@ -101,6 +102,22 @@ async def test_form_of_one_agent_stays_where_the_other_ones_request_is_settled()
         door.events.put_nowait(Event("t", {"type": "task_complete", "last_agent_message": "ok"}))
         await turn
     assert [op.agent_id for op in door.sent] == [2]
+
+
+async def test_all_forms_whose_requests_are_over_at_once_are_taken_back() -> None:
+    door, person = Door(), Person()
+    turn = asyncio.create_task(FollowedTurn(cast(Any, door), ROOT, "t", person).outcome(BEGINNING))
+    async with asyncio.timeout(20):
+        for call in ("c1", "c2", "c3"):
+            door.events.put_nowait(Event("t", {**ASKS["choices"], "callId": call}))
+            await person.shown.get()
+        assert person.open == 3
+        # The calls of the turn are over: by an answer of the client that gave the task, of which nothing tells.
+        door.events.put_nowait(Event("t", {"type": "token_count", "info": None}))
+        while person.open:
+            await asyncio.sleep(0)
+        door.events.put_nowait(Event("t", {"type": "task_complete", "last_agent_message": "ok"}))
+        await turn
 
 
 async def test_client_hears_why_its_turn_stands_still() -> None:
