@@ -112,7 +112,7 @@ async def test_all_forms_whose_requests_are_over_at_once_are_taken_back() -> Non
             door.events.put_nowait(Event("t", {**ASKS["choices"], "callId": call}))
             await person.shown.get()
         assert person.open == 3
-        # The calls of the turn are over: by an answer of the client that gave the task, of which nothing tells.
+        # The calls of the turn are over, by answers of which no event tells.
         door.events.put_nowait(Event("t", {"type": "token_count", "info": None}))
         while person.open:
             await asyncio.sleep(0)
