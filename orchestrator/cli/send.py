@@ -67,7 +67,7 @@ def _sent(target: Addressed, told: OpAnswer) -> str:
     from orchestrator.protocol.events import AgentInbox
 
     if told.answer is None:
-        return unread(target.head.pool)
+        return unread(target.head)
     match told.answer.told:
         case AgentInbox(pending_messages=messages, pending_interrupts=interrupts):
             return f"{target.name} has it; {messages + interrupts} in its inbox"
@@ -127,11 +127,11 @@ async def _stop(found: Opened, target: Addressed, *, tree: bool) -> str:
     if tree:
         below = await interrupt_tree(found, found.client(), target)
         if below is None:
-            return unread(head.pool)
+            return unread(head)
         return f"{target.name} and {counted(below, 'agent')} below: nothing of them runs"
     told = await submit_op(found.client(), target.session, Interrupt(), _ends)
     if told.answer is None:
-        return unread(head.pool)
+        return unread(head)
     ended = "was interrupted" if told.answer.kind is TurnAborted else "had just come to its end"
     return f"{target.name} {ended}"
 

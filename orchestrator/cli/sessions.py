@@ -370,7 +370,7 @@ async def _name(invocation: Invocation, id: str, text: str) -> None:
         case ThreadNameUpdated(thread_name=name):
             typer.echo(f"{short_id(head.session)} is named {one_line(name or '')}")
         case _:
-            typer.echo(unread(head.pool))
+            typer.echo(unread(head))
 
 
 def _named(event: Event, id: str) -> bool:

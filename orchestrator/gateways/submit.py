@@ -36,7 +36,7 @@ from orchestrator.views import ViewError
 from orchestrator.views.approvals import NOT_TAKEN, Asked, Decided, asked_of
 from orchestrator.views.event import Event
 from orchestrator.views.find import Addressed
-from orchestrator.views.sessions import no_worker
+from orchestrator.views.sessions import not_taken
 from orchestrator.views.tree import LIMITS_RAISED, amount
 from orchestrator.views.workers import serving_pools
 
@@ -116,9 +116,9 @@ async def _within(seconds: float, looking: Coroutine[Any, Any, Event | None]) ->
             await asyncio.wait((task,), timeout=POLL_S)
 
 
-def unread(pool: str) -> str:
+def unread(head: SessionHead) -> str:
     """The message about an op that no worker has taken in time."""
-    return f"handed in, and kept; {no_worker(pool)}"
+    return f"handed in, and kept; {not_taken(head)}"
 
 
 def under_its_id(event: Event, id: str) -> bool:

@@ -47,7 +47,7 @@ from orchestrator.views.asked_requests import OpenRequests
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import visible
 from orchestrator.views.find import short_id
-from orchestrator.views.sessions import no_worker, unserved
+from orchestrator.views.sessions import not_taken, unserved
 from orchestrator.views.workers import serving_pool
 from orchestrator.wiring.open_deployment import Opened
 from workers.companion import Companion, LostWorker
@@ -520,7 +520,7 @@ async def who_goes_on(found: Opened, session: SessionId, own: Companion | None) 
 async def take_up_requests(talk: Conversation, found: Opened, head: SessionHead) -> None:
     """Gives the conversation the requests that wait for the person; one that is answered waits for nobody."""
     if not await until_read(found, head):
-        talk.seat.view.note(f"an answer is on its way, and {no_worker(head.pool)}")
+        talk.seat.view.note(f"an answer is on its way, and {not_taken(head)}")
     for request in await open_requests(found, head):
         if request.answered_by == "program":
             talk.seat.view.note(one_line(f"waiting for a program: {request.subject}"))

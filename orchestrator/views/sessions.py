@@ -19,6 +19,7 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, listed_agents
 from orchestrator.protocol.agents import SubagentStatus
+from orchestrator.views import SetAside
 from orchestrator.views.readable import readable
 
 if TYPE_CHECKING:
@@ -293,8 +294,13 @@ def wants_worker(head: SessionHead, serving: Serving) -> str:
 
 
 def unserved(head: SessionHead) -> str:
-    """The message of `no_worker` if nobody holds the session and its queue has unread entries; else empty."""
-    return no_worker(head.pool) if head.holder is None and head.has_unread else ""
+    """The message of `not_taken` if nobody holds the session and its queue has unread entries; else empty."""
+    return not_taken(head) if head.holder is None and head.has_unread else ""
+
+
+def not_taken(head: SessionHead) -> str:
+    """The message about a session that no worker has taken; of one that none may take, with that remedy."""
+    return str(SetAside(head.session)) if head.quarantined else no_worker(head.pool)
 
 
 def no_worker(pool: str) -> str:

@@ -130,7 +130,7 @@ async def test_reviewer_that_a_client_names_is_that_of_the_agents_that_came_with
         return "turn", None
 
     async def head(session: SessionId) -> Any:
-        return SimpleNamespace(session=session, shelved=False, at_rest=True)
+        return SimpleNamespace(session=session, agent_id=0, shelved=False, at_rest=True)
 
     maker = Maker(monkeypatch, asks=False)
     monkeypatch.setattr(turns, "_changed", nothing)
@@ -184,7 +184,9 @@ class Unserved:
         now = {"holder": self.holder, "cursor": self.cursor} if self.handed_in else {}
         return SimpleNamespace(
             **{"session": session, "at_rest": self.at_rest, "shelved": False, "pool": "gpu", **now},
+            agent_id=0,
             has_unread=True,
+            quarantined=False,
         )
 
     async def submit(self, to: Any, submission: Any) -> Any:

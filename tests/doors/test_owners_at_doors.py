@@ -80,7 +80,7 @@ class Keeps:
         """Nobody is told of the name."""
 
     async def head(self, session: SessionId) -> Any:
-        return SimpleNamespace(session=session, at_rest=True, shelved=self.shelved)
+        return SimpleNamespace(session=session, agent_id=0, at_rest=True, shelved=self.shelved)
 
     async def submit(self, to: Any, submission: Any) -> Any:
         self.sent.append((self.client_id, submission.id))

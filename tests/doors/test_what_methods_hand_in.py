@@ -183,6 +183,7 @@ class Keeps:
         return SimpleNamespace(
             session=session, at_rest=self.at_rest, shelved=False, status=status, pool="p", agent_id=0,
             tree=session, summary={}, seq=1, holder=None, has_unread=False, sq_tip="1-0", cursor="1-0",
+            quarantined=False,
         )  # fmt: skip
 
     async def history(self) -> Any:

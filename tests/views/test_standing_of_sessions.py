@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from orchestrator.broker.worker_state import Serving
-from orchestrator.views.sessions import nobody_spoke, session_status, status_of, wants_worker
+from orchestrator.gateways.submit import unread
+from orchestrator.views.sessions import (
+    nobody_spoke,
+    not_taken,
+    session_status,
+    status_of,
+    unserved,
+    wants_worker,
+)
 from tests.views.test_threads import head
 
 NOW_MS = 1_000_000
@@ -94,3 +102,20 @@ def test_session_was_spoken_in_as_soon_as_any_one_fact_says_so(about: str) -> No
     assert nobody_spoke(head(NEWBORN | meta | {"unspoken": True}))
     assert nobody_spoke(head(NEWBORN | {"unspoken": True}, **facts)) is (not facts)
     assert not nobody_spoke(head({"unspoken": False}))
+
+
+@pytest.mark.parametrize("quarantined", [True, False])
+@pytest.mark.parametrize(
+    ("facts", "waits"), [({"sq_tip": "2-0"}, True), ({"sq_tip": "2-0", "holder": "w1"}, False), ({}, False)]
+)
+def test_who_hands_something_in_that_nobody_takes_reads_what_would_have_it_taken(
+    facts: dict[str, Any], waits: bool, quarantined: bool
+) -> None:
+    """No worker takes a session that was set aside, however many are started."""
+    one = head(quarantined=quarantined, pool="gpu", **facts)
+    told = unserved(one)
+    assert bool(told) is waits
+    remedy = f"dendro revoke {one.session}" if quarantined else "dendro worker --pool gpu"
+    assert not waits or told.endswith(remedy)
+    assert unread(one) == f"handed in, and kept; {not_taken(one)}"
+    assert not_taken(one).endswith(remedy)

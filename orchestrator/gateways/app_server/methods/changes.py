@@ -111,7 +111,7 @@ async def _said_since(door: Door, head: SessionHead, turn: str) -> int:
 async def _decided(door: Door, head: SessionHead, op: ops.Op, event: type[EventModel]) -> None:
     """Submits an op, and waits until the session has done it; raises `RpcError`, `OpRefused`."""
     if await door.decided(head, op, {event}) is None:
-        raise RpcError(unread(head.pool))
+        raise RpcError(unread(head))
 
 
 # ── put away, and brought back ────────────────────────────────────────────────────────────────────

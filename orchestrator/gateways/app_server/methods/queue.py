@@ -181,7 +181,7 @@ async def _changed(
 ) -> None:
     """Submits a change, and waits until the session has made it; raises `OpRefused`, `RpcError`."""
     if await door.decided(head, op, {QueueChanged}) is None:
-        raise RpcError(unread(head.pool))
+        raise RpcError(unread(head))
 
 
 METHODS: Mapping[str, Method] = {

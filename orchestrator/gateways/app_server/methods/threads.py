@@ -423,7 +423,7 @@ async def set_name(door: Door, params: SetName) -> Result:
     op = ops.SetThreadName(name=params.name)
     told = await door.decided(head, op, {ThreadNameUpdated})
     if told is None:
-        door.notify("warning", {"threadId": head.session, "message": unread(head.pool)})
+        door.notify("warning", {"threadId": head.session, "message": unread(head)})
     elif head.session not in door.subscriptions:
         door.notify("thread/name/updated", {"threadId": head.session, "threadName": told.thread_name})
     return {}

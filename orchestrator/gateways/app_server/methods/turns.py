@@ -410,7 +410,7 @@ async def turn_steer(door: Door, params: TurnSteerParams) -> Result:
     )
     told = await door.decided(head, said, STEERED)
     if told is None:
-        raise RpcError(unread(head.pool), Code.INTERNAL)
+        raise RpcError(unread(head), Code.INTERNAL)
     return {"turnId": told.turn_id if isinstance(told, InputAccepted) else params.expected_turn_id}
 
 
@@ -430,7 +430,7 @@ async def turn_interrupt(door: Door, params: TurnInterruptParams) -> Result:
     stop = ops.Interrupt(tree=params.tree, expected_turn_id=params.turn_id)
     told = await door.decided(head, stop, TURN_ENDS, turn=params.turn_id, patience_s=INTERRUPT_S)
     if told is None:
-        raise RpcError(unread(head.pool), Code.INTERNAL)
+        raise RpcError(unread(head), Code.INTERNAL)
     return {}
 
 

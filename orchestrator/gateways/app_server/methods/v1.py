@@ -375,7 +375,7 @@ async def interrupt_conversation(door: Door, params: OfConversation) -> Result:
         raise RpcError("nothing runs in this conversation")
     ended = await _ended_or_over(door, head)
     if ended is None:
-        raise RpcError(unread(head.pool), Code.INTERNAL)
+        raise RpcError(unread(head), Code.INTERNAL)
     if ended != "turn_aborted":
         raise RpcError("nothing runs in this conversation: its turn was just over")
     return {"abortReason": "interrupted"}
