@@ -102,6 +102,8 @@ async def _at_work(found: Opened, members: Sequence[SessionHead]) -> str:
     from orchestrator.wiring.cancelling import agents_at_work
 
     for head in reversed(members):
+        if head.quarantined:
+            return f"{_part(head)} is quarantined"
         if head.status not in AT_REST:
             return f"{_part(head)} is {head.status.replace('_', ' ')}"
         if not _quiet(head):
@@ -115,7 +117,8 @@ async def _at_work(found: Opened, members: Sequence[SessionHead]) -> str:
 
 
 def _quiet(head: SessionHead) -> bool:
-    return head.parked and head.status != "running"
+    """Whether nothing is to be ended; of what no worker may take nothing can be."""
+    return head.quarantined or (head.parked and head.status != "running")
 
 
 def _part(head: SessionHead) -> str:

@@ -15,7 +15,7 @@ import typer
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import connect
-from orchestrator.broker.records import BrokerConfig, SessionHead
+from orchestrator.broker.records import BrokerConfig, Released, SessionHead
 from orchestrator.cli import remove
 from orchestrator.config_keys import RedisSettings
 from orchestrator.core.commit_parts import Approval
@@ -23,7 +23,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.terminal.faults import Fault
 from orchestrator.wiring.open_deployment import Opened, opened
-from tests.broker.actors import submitted
+from tests.broker.actors import claimed, created, submitted
 from tests.broker.families import Agent, root_of
 from tests.servers import RedisServer
 
@@ -124,6 +124,36 @@ async def test_tree_that_is_used_while_the_person_is_asked_is_removed_by_force_a
         assert bool(ended) is (force and happens in AT_WORK)
         if happens is _turn_runs and not force:
             assert await _is_held(found, sessions[who])
+
+
+@pytest.mark.realredis
+@pytest.mark.parametrize("force", [False, True], ids=["as it is", "by force"])
+async def test_session_that_no_worker_may_take_is_removed_by_force_and_not_waited_for(
+    force: bool, tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would have to be readmitted to end, and then it ends its workers."""
+
+    async def end(found: Opened, root: SessionHead) -> None:
+        raise AssertionError("nobody could end it")
+
+    monkeypatch.setattr(remove, "_end", end)
+    async with opened(settings_of(tmp_path, redis_server)) as found:
+        session = await created(found.broker)
+        await submitted(found.broker, session)
+        for attempt in range(4):
+            assert isinstance(await found.broker.claims.release(
+                (await claimed(found.broker, session, "w1", f"c{attempt}")).claim
+            ), Released)  # fmt: skip
+        assert await found.broker.claims.claim_session(session, "w1", "c5") is None
+        head = await found.broker.logs.head(session)
+        assert head is not None
+        assert (head.quarantined, head.has_unread) == (True, True)
+        if force:
+            await remove._remove(found, head, force=True, ask=False)
+        else:
+            with pytest.raises(Fault, match="the root is quarantined; --force"):
+                await remove._remove(found, head, force=False, ask=False)
+        assert (await found.broker.logs.head(session) is None) is force
 
 
 @pytest.mark.realredis

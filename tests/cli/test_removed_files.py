@@ -37,7 +37,8 @@ class Tree:
         file = self.home / folder / name.format(session(agent))
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("{}\n")
-        known = {"parked": True, "status": "idle", "holder": None, "title": "", "tree": session(0)} | facts
+        known = {"parked": True, "status": "idle", "holder": None, "title": "", "tree": session(0)}
+        known |= {"quarantined": False} | facts
         head = SimpleNamespace(
             session=session(agent), agent_id=agent, summary={"rollout_path": str(file)}, **known
         )
@@ -209,6 +210,8 @@ HELD, UNREAD = {"holder": "w1"}, {"sq_tip": "2-0"}
         ({}, HELD, (), [], "agent 1 is held by a worker"),
         ({}, UNREAD, (1,), [], "agent 1 has unread input"),
         ({**HELD, **UNREAD}, {}, (), [], "the root is held by a worker"),
+        ({"quarantined": True, "status": "running"}, {}, (), [], "the root is quarantined"),
+        ({}, {"quarantined": True, **UNREAD}, (), [], "agent 1 is quarantined"),
     ],
 )
 async def test_tree_is_done_where_no_session_of_it_works_waits_or_was_handed_something(

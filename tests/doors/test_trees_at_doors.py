@@ -41,6 +41,7 @@ class Fleet:
                 agent_id=MEMBERS.index(session) if session in MEMBERS else 0,
                 status=status.get(session, "idle"),
                 let_go=session not in held,
+                quarantined=status.get(session) == "quarantined",
             )
             for session in (*MEMBERS, OTHER)
         ]
@@ -75,13 +76,16 @@ class Fleet:
 
 @pytest.mark.parametrize("method", ["thread/archive", "thread/delete"])
 @pytest.mark.parametrize("busy", [*MEMBERS, OTHER])
-@pytest.mark.parametrize("why", ["running", "awaiting_approval", "held", "idle"])
+@pytest.mark.parametrize("why", ["running", "awaiting_approval", "held", "quarantined", "idle"])
 async def test_tree_is_put_away_or_deleted_whole_and_not_while_any_of_it_is_at_work(
     method: str, busy: SessionId, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet = Fleet({} if why == "held" else {busy: why}, {busy} if why == "held" else set())
     if busy != OTHER and why != "idle":
-        with pytest.raises(RpcError, match=f"thread {busy} is at work: interrupt it first"):
+        told = (
+            "was quarantined.*dendro rm --force" if why == "quarantined" else "is at work: interrupt it first"
+        )
+        with pytest.raises(RpcError, match=f"{busy} {told}"):
             await fleet.calls(method, monkeypatch)
         assert (fleet.shelved, fleet.deleted) == ([], [])
         return

@@ -33,6 +33,7 @@ from orchestrator.protocol.review import ReviewRequest
 from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.deletion import NotDeleted
 from orchestrator.rollouts.object_store import ArchiveUnavailable
+from orchestrator.views import SetAside
 from orchestrator.views.thread_log import ThreadLog
 from orchestrator.views.thread_pages import end_of
 from orchestrator.views.threads import StaleReadState, mark_read, settings_of, thread
@@ -182,6 +183,8 @@ async def tree_at_rest(door: Door, root: SessionHead) -> list[SessionHead]:
 
 
 def _at_work(member: SessionHead) -> RpcError:
+    if member.quarantined:
+        return RpcError(f"{SetAside(member.session)}; `dendro rm --force` removes it as it is")
     return RpcError(f"thread {member.session} is at work: interrupt it first")
 
 
