@@ -275,7 +275,7 @@ async def _run(settings: Settings, order: Order, worker: Companion | None, stopp
         await turn.open(_without_effect(settings))
         holding = turn.hold(op, cursor)
         if not run.asks_people:
-            holding = turn.unless_spent(holding)
+            holding = turn.unless_stuck(holding)
         if worker is not None:
             holding = worker.outliving(holding, f"go on with: dendro exec --json resume {session}")
         async with telling_unserved(client, session):

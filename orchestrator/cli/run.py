@@ -115,8 +115,8 @@ def run(
     interrupts the turn, a second one leaves. With --detach the session's id is
     printed and the command ends: with 0 if a worker serves the session's pool,
     with 3 if none does, and it waits for one. Without a terminal a needed
-    approval or answer, or a budget that is spent, ends it with exit code 3;
-    the session waits for a person.
+    approval or answer, a budget that is spent, or an agent that is quarantined
+    ends it with exit code 3; the session waits for a person.
 
     \b
     dendro run "fix the failing test" -m gpt-5

@@ -424,6 +424,8 @@ AWAITING: Mapping[str, str] = {"awaiting_approval": "an approval", "awaiting_ans
 """The statuses of a session that waits for a person, and what is open then."""
 PAUSED = "paused"
 """The status of a session that waits for room in its tree's budget."""
+QUARANTINED = "quarantined"
+"""In the place of the status of a session that no worker may take until a person readmits it."""
 STANDING = frozenset(AWAITING) | {PAUSED, "waiting"}
 """Statuses in which a session that nobody holds may wait for a person, or for agents that do."""
 
@@ -435,13 +437,15 @@ async def standing(client: Client, head: records.SessionHead) -> frozenset[str]:
     may also give back the room in the budget that another one lacks.
     """
     heads = await client.family(head) if head.status in ("waiting", PAUSED) else (head,)
-    return frozenset(each.status for each in heads) if all(map(_is_at_rest, heads)) else frozenset()
+    if not all(map(_is_at_rest, heads)):
+        return frozenset()
+    return frozenset(QUARANTINED if each.quarantined else each.status for each in heads)
 
 
 def _is_at_rest(head: records.SessionHead) -> bool:
     """Whether no worker has anything to do for a session."""
     read = head.status == PAUSED or not head.pending_messages
-    return read and head.parked and head.status in STANDING | records.AT_REST
+    return head.quarantined or (read and head.parked and head.status in STANDING | records.AT_REST)
 
 
 def _as_op(birth: Birth) -> ConfigureSession:

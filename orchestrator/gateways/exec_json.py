@@ -19,7 +19,7 @@ from orchestrator.broker.follow import EqCursor
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.record_json import whole
-from orchestrator.gateways.client import PAUSED, Client, standing
+from orchestrator.gateways.client import PAUSED, QUARANTINED, Client, standing
 from orchestrator.gateways.submit import POLL_S, new_submission_id
 from orchestrator.gateways.turn_follower import Quarantined, Refused, TurnFollower
 from orchestrator.protocol import ops
@@ -276,7 +276,10 @@ def _collab(item: r.CollabToolCall) -> Line:
 
 BEHIND_S = 1.0
 """For the events before a pause."""
-SPENT = "the tree's budget is spent, and its turn waits until a person adds some: dendro budget {}"
+STUCK: Mapping[str, str] = {
+    PAUSED: "the tree's budget is spent, and its turn waits until a person adds some: dendro budget {}",
+    QUARANTINED: "an agent is quarantined, and its turn waits until a person readmits it: dendro tree {}",
+}
 
 
 @record
@@ -351,35 +354,35 @@ class OneTurn:
             self.over.set()
         raise UnknownSession(self.run.session)
 
-    async def unless_spent(self, holding: Awaitable[bool]) -> bool:
-        """Holds the turn, unless its tree's budget is spent: nobody here can add to it."""
-        held, spent = asyncio.ensure_future(holding), asyncio.ensure_future(self._spent())
+    async def unless_stuck(self, holding: Awaitable[bool]) -> bool:
+        """Holds the turn, unless its tree needs a person to go on: nobody here adds to a spent budget."""
+        held, stuck = asyncio.ensure_future(holding), asyncio.ensure_future(self._stuck())
         try:
-            await asyncio.wait((held, spent), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((held, stuck), return_when=asyncio.FIRST_COMPLETED)
             # The events before the pause are written first.
             await asyncio.wait((held,), timeout=0 if held.done() else BEHIND_S)
             if held.done():
                 return held.result()
-            spent.result()
-            await self._write(self.writer.refused(SPENT.format(self.run.session)))
+            await self._write(self.writer.refused(stuck.result()))
             return False
         finally:
-            for task in (held, spent):
+            for task in (held, stuck):
                 while not task.done():
                     # Python 3.11 may forget a cancellation that meets the end of a wait (bpo-37658).
                     task.cancel()
                     await asyncio.wait((task,), timeout=POLL_S)
 
-    async def _spent(self) -> None:
-        """Returns when the tree stands still for want of budget."""
+    async def _stuck(self) -> str:
+        """Says why the tree stands still, when it does for what no request asks."""
         client, session = self.run.client, self.run.session
 
-        async def look() -> bool:
+        async def look() -> str:
             head = await client.head(session)
-            return head is not None and PAUSED in await standing(client, head)
+            statuses = await standing(client, head) if head is not None else ()
+            return next((text for status, text in STUCK.items() if status in statuses), "").format(session)
 
         await self._handed_in.wait()
-        await client.until([session], look)
+        return await client.until([session], look) or ""
 
     async def interrupt(self) -> None:
         """Asks for the end of the turn; returns when it has come."""

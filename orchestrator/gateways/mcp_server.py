@@ -46,7 +46,7 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, SessionId, parse_session_id
 from orchestrator.core.record_json import whole
-from orchestrator.gateways.client import AWAITING, PAUSED, Client, standing
+from orchestrator.gateways.client import AWAITING, PAUSED, QUARANTINED, Client, standing
 from orchestrator.gateways.ndjson import READ_BYTES, Streams
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.gateways.turn_follower import Aborted, Completed, End, Quarantined, Refused, TurnFollower
@@ -339,7 +339,7 @@ class McpDoor:
         """Whether a turn goes on only if a person does something, also for an agent that it waits for."""
         if head.status in AWAITING:
             return not head.has_unread
-        return bool(await standing(self._client, head) & {*AWAITING, PAUSED})
+        return bool(await standing(self._client, head) & {*AWAITING, PAUSED, QUARANTINED})
 
     async def close(self) -> None:
         """Lets go of every turn, as it is."""

@@ -19,7 +19,7 @@ from orchestrator.core.entries import EventKind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.bursts import Burst, Numbers
-from orchestrator.gateways.client import AWAITING, PAUSED, Client, standing
+from orchestrator.gateways.client import AWAITING, PAUSED, QUARANTINED, Client, standing
 from orchestrator.gateways.principals import NotPermitted
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
@@ -228,6 +228,11 @@ class NdjsonConnection:
         elif open := self._open_in(statuses):
             text = (
                 f"input has ended while {open}; session {self._session} stays parked until a person answers"
+            )
+        elif QUARANTINED in statuses:
+            text = (
+                f"input has ended while an agent is quarantined; session {self._session} stays parked until "
+                "a person lets it run again: dendro revoke ID"
             )
         else:
             return

@@ -23,7 +23,7 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.calls.ask import DoesNotAnswer
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.client import AWAITING, PAUSED, STANDING, Client, standing
+from orchestrator.gateways.client import AWAITING, PAUSED, QUARANTINED, STANDING, Client, standing
 from orchestrator.gateways.resume import open_requests, until_read
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.gateways.turn_follower import Aborted, Completed, End, Quarantined, Refused, TurnFollower
@@ -385,6 +385,12 @@ class Conversation:
             where = "dendro approvals lists what is asked"
             what = "an answer, or the program that brings a tool"
             self.seat.view.note(f"waiting for {what}; {where}; {self.seat.how_to_go_on}")
+            return ExitCode.WAITING
+        if QUARANTINED in statuses:
+            where = f"dendro tree {self.seat.name} shows it, dendro revoke ID lets it run again"
+            self.seat.view.note(
+                f"waiting for an agent that is quarantined; {where}; {self.seat.how_to_go_on}"
+            )
             return ExitCode.WAITING
         return None
 

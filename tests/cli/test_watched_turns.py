@@ -127,6 +127,8 @@ def at(status: str, agent: int = 0, **facts: Any) -> SessionHead:
         ([at("waiting"), at("paused", 1), at("awaiting_approval", 2)], "waiting for more budget"),
         ([at("waiting"), at("paused", 1, pending_messages=1)], "waiting for more budget"),
         ([at("paused")], "waiting for more budget"),
+        ([at("waiting"), at("running", 1, quarantined=True)], "waiting for an agent that is quarantined"),
+        ([at("waiting"), at("running", 1, quarantined=True), at("running", 2, holder="w1")], ""),
         ([at("paused"), at("running", 1)], ""),
         ([at("paused"), at("idle", 1, holder="w1")], ""),
         ([at("waiting"), at("awaiting_approval", 1), at("running", 2)], ""),

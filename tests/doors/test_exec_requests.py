@@ -78,25 +78,30 @@ async def test_request_of_every_kind_is_refused_whoever_asks_unless_people_are_a
     )
 
 
-class Spent(Client):
-    """A client of a session whose tree has spent its budget, as soon as its events were told."""
+class Stuck(Client):
+    """A client of a session that stands as it does when its events were told."""
 
-    def __init__(self, events: list[Event], *below: str) -> None:
+    def __init__(self, events: list[Event], status: str, *below: str) -> None:
         super().__init__(events)
-        self.below = below
+        self.status, self.below = status, below
         self.looked = asyncio.Event()
 
     async def head(self, session: SessionId) -> Any:
-        facts: dict[str, Any] = {"parked": True, "pending_messages": 0}
-        return SimpleNamespace(status="paused" if self.sent else "idle", **facts)
+        return self._stands(self.status if self.sent else "idle")
 
     async def family(self, head: Any) -> Any:
-        return (head, *(SimpleNamespace(status=each, parked=True, pending_messages=0) for each in self.below))
+        return (head, *map(self._stands, self.below))
 
-    async def until(self, sessions: Any, look: Any) -> None:
-        while not await look():
+    def _stands(self, status: str) -> Any:
+        set_aside = status == "quarantined"
+        status = "running" if set_aside else status
+        return SimpleNamespace(status=status, parked=True, pending_messages=0, quarantined=set_aside)
+
+    async def until(self, sessions: Any, look: Any) -> Any:
+        while not (answer := await look()):
             self.looked.set()
             await asyncio.Event().wait()
+        return answer
 
     async def follow(self, session: SessionId, cursor: Any) -> AsyncIterator[Event]:
         async for event in super().follow(session, cursor):
@@ -104,29 +109,39 @@ class Spent(Client):
         await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("below", [(), ("idle",), ("running",)])
-async def test_run_whose_budget_is_spent_ends_behind_what_happened_and_says_who_can_go_on(
-    below: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("stands", "why"),
+    [
+        (("paused",), f"dendro budget {SESSION}"),
+        (("paused", "idle"), f"dendro budget {SESSION}"),
+        (("waiting", "quarantined"), f"dendro tree {SESSION}"),
+        (("paused", "running"), None),
+        (("waiting", "running", "quarantined"), None),
+        (("waiting", "idle"), None),
+    ],
+)
+async def test_run_whose_tree_only_a_person_can_move_ends_behind_what_happened_and_says_how(
+    stands: tuple[str, ...], why: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It leaves the turn as it is, and waits for an agent that works: it may give room back."""
     monkeypatch.setattr(exec_json, "BEHIND_S", 0.01)
     begins = Event("own", {"type": "task_started"})
-    client = Spent([begins, Event("own", {"type": "agent_message", "message": "so far"})], *below)
+    client = Stuck([begins, Event("own", {"type": "agent_message", "message": "so far"})], *stands)
     lines: list[dict[str, Any]] = []
 
     async def write(data: bytes) -> None:
         lines.extend(map(orjson.loads, data.splitlines()))
 
     turn = OneTurn(Run(cast(Any, client), SESSION, write, lambda _: None), ExecWriter(), "own")
-    run = asyncio.ensure_future(turn.unless_spent(turn.hold(ops.Compact(), BEGINNING)))
+    run = asyncio.ensure_future(turn.unless_stuck(turn.hold(ops.Compact(), BEGINNING)))
     stays = asyncio.ensure_future(client.looked.wait())
     async with asyncio.timeout(20):
         await asyncio.wait((run, stays), return_when=asyncio.FIRST_COMPLETED)
-    assert run.done() is (below != ("running",))
-    if run.done():
+    assert run.done() is (why is not None)
+    if why is not None:
         assert run.result() is False
         assert [line["type"] for line in lines] == ["turn.started", "item.completed", "error", "turn.failed"]
-        assert f"dendro budget {SESSION}" in lines[-1]["error"]["message"]
+        assert why in lines[-1]["error"]["message"]
     for task in (run, stays):
         task.cancel()
     await asyncio.gather(run, stays, return_exceptions=True)

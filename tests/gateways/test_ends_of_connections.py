@@ -118,6 +118,9 @@ async def test_connection_stays_as_long_as_its_session_is_held_has_mail_or_owes_
         ((("paused", {}), ("running", {"holder": "w1"})), None),
         ((("awaiting_approval", {"has_unread": True}),), None),
         ((("awaiting_approval", {}), ("idle", {"pending_messages": 1})), None),
+        ((("running", {"quarantined": True, "has_unread": True}),), "while an agent is quarantined"),
+        ((("awaiting_answer", {}), ("running", {"quarantined": True})), "while a question is open"),
+        ((("running", {"quarantined": True}), ("running", {"holder": "w1"})), None),
     ],
 )
 @pytest.mark.parametrize("told", [True, False])

@@ -207,7 +207,8 @@ async def test_person_is_asked_three_times_for_an_answer_and_told_why_each_one_w
 
 
 def stands(status: str, unread: bool = False) -> Any:
-    return SimpleNamespace(status=status, has_unread=unread, parked=not unread, pending_messages=0)
+    facts = {"has_unread": unread, "parked": not unread, "pending_messages": 0, "quarantined": False}
+    return SimpleNamespace(status=status, **facts)
 
 
 @pytest.mark.parametrize("below", [(), (stands("paused"),), (stands("awaiting_answer"), stands("running"))])
