@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.invocation import AGENT_HELP, ID_HELP, Invocation
-from orchestrator.terminal.faults import ExitCode, Fault
+from orchestrator.terminal.faults import ExitCode, Fault, deleted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -56,6 +56,7 @@ async def _logs(
     which: tuple[int, Place | None],
     how: tuple[bool, bool],
 ) -> None:
+    from orchestrator.broker.errors import UnknownSession
     from orchestrator.broker.follow import EqCursor
     from orchestrator.cli.invocation import opened
     from orchestrator.requests import TO_PEOPLE, request_of
@@ -90,8 +91,11 @@ async def _logs(
                 show(event)
             heard = found.client().follow(target.session, EqCursor.at(target.head))
             events = with_messages(found, target.head, heard)
-            while (event := await left.unless(_next(events))) is not None:
-                show(event)
+            try:
+                while (event := await left.unless(_next(events))) is not None:
+                    show(event)
+            except UnknownSession as error:
+                raise Fault(deleted(target.session)) from error
 
 
 def _place(text: str | None) -> Place | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.invocation import ID_HELP, Invocation
+from orchestrator.terminal.faults import Fault, deleted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,7 +80,7 @@ async def _watch(reader: TreeReader, picture: TreePicture, console: Console) -> 
     from rich.console import Group
     from rich.live import Live
 
-    from orchestrator.broker.errors import Unavailable
+    from orchestrator.broker.errors import Unavailable, UnknownSession
     from orchestrator.terminal.streams import ctrl_c
     from orchestrator.terminal.tree_view import drawing, headline
 
@@ -92,6 +93,8 @@ async def _watch(reader: TreeReader, picture: TreePicture, console: Console) -> 
                     reader.broker.logs.wait_tree(reader.tree, picture.registry.tree_seq, POLL_S)
                 )
                 picture = await reader.picture()
+            except UnknownSession as error:
+                raise Fault(deleted(reader.tree)) from error
             except Unavailable as error:
                 live.console.print(f"{error}; looking again", style="dim", markup=False)
                 await left.unless(asyncio.sleep(POLL_S))

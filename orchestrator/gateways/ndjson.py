@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import orjson
 
-from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.errors import BrokerError, UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.entries import EventKind
@@ -42,6 +42,13 @@ class Ending(StrEnum):
     """Input has ended, and the session waits for an answer that this connection cannot give any more."""
     QUARANTINED = "quarantined"
     """Input has ended, and no worker may take the session until a person readmits it."""
+
+
+class DeletedMeanwhile(UnknownSession):
+    """The session of a connection was there, and is not any more."""
+
+    def __str__(self) -> str:
+        return f"session {self.session} was deleted: nothing of it is left to go on with"
 
 
 _OF_PROCESSES = frozenset[EventKind]({ev.ExecCommandBegin, ev.ExecCommandEnd, ev.ShutdownComplete})
@@ -119,6 +126,12 @@ class NdjsonConnection:
     # ── out ───────────────────────────────────────────────────────────────────────────────────
 
     async def _publish_events(self, cursor: EqCursor) -> None:
+        try:
+            await self._publish_bursts(cursor)
+        except UnknownSession as error:
+            raise DeletedMeanwhile(self._session) from error
+
+    async def _publish_bursts(self, cursor: EqCursor) -> None:
         async for burst in self._client.bursts(self._session, cursor):
             lines = burst.lines(self._options.numbers, self._number)
             # Before they are written: an error that waits behind them is sent with the number of the last.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -12,12 +13,13 @@ from typing import Any, cast
 
 import orjson
 import pytest
+from rich.console import Console
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import BrokerConfig, Claimed, Committed, SessionHead
-from orchestrator.cli import logs
+from orchestrator.cli import logs, tree
 from orchestrator.core import facts as f
 from orchestrator.core.entries import EVENT_MSG, Entry, encode_entry, fact
 from orchestrator.core.ids import AgentId
@@ -435,3 +437,44 @@ async def test_reader_who_follows_is_shown_all_that_happens_while_the_page_is_re
     invocation = cast(Any, SimpleNamespace(settings=lambda: None))
     await asyncio.wait_for(logs._logs(invocation, ("s", agent), (20, None), (True, True)), 10)
     assert shown == ["a", *_told(*between, "d")]
+
+
+@pytest.mark.parametrize("agent", [0, 3])
+async def test_who_follows_a_log_or_a_tree_that_is_deleted_is_told_so(
+    agent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = Beside(agent, status="running")
+
+    class Reader:
+        tree = beside.attached.target.tree
+        broker = SimpleNamespace(logs=SimpleNamespace(wait_tree=lambda *_: _nothing()))
+
+        async def picture(self) -> Any:
+            raise UnknownSession(str(self.tree))
+
+    @asynccontextmanager
+    async def opens(*_: object, **__: object) -> AsyncIterator[Any]:
+        yield SimpleNamespace(client=lambda: SimpleNamespace(follow=_silence))
+
+    async def looks(*_: object) -> Addressed:
+        return beside.attached.target
+
+    async def reads(*_: object) -> Page:
+        return Page((), None)
+
+    async def gone(*_: object) -> AsyncIterator[Event]:
+        yield happens("agent_message", "u1", message="last words")
+        raise UnknownSession(beside.session)
+
+    monkeypatch.setattr("orchestrator.cli.invocation.opened", opens)
+    monkeypatch.setattr("orchestrator.views.find.addressed", looks)
+    monkeypatch.setattr("orchestrator.views.agent_past.page_before", reads)
+    monkeypatch.setattr("orchestrator.views.agent_past.with_messages", gone)
+    invocation = cast(Any, SimpleNamespace(settings=lambda: None))
+    with pytest.raises(Fault, match=f"session {beside.session} was deleted"):
+        await logs._logs(invocation, ("s", agent), (20, None), (True, True))
+    monkeypatch.setattr("orchestrator.terminal.tree_view.headline", lambda _: "")
+    monkeypatch.setattr("orchestrator.terminal.tree_view.drawing", lambda _: "")
+    seen = cast(Any, SimpleNamespace(registry=SimpleNamespace(tree_seq=1)))
+    with pytest.raises(Fault, match=f"session {Reader.tree} was deleted"):
+        await tree._watch(cast(Any, Reader()), seen, Console(file=io.StringIO()))

@@ -11,6 +11,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
+from orchestrator.broker.errors import UnknownSession
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways import ndjson
 from orchestrator.gateways.bursts import Burst
@@ -159,6 +160,26 @@ async def test_session_that_only_keeps_processes_ends_the_connection_once_it_is_
         ends = kept and not quiet_s and status != "running"
         wanted = None if not ends else Ending.WAITING if status in AWAITING else Ending.AT_REST
         assert found is wanted, (quiet_s, kept, status)
+
+
+async def test_connection_whose_session_is_deleted_says_so() -> None:
+    class Gone(Client):
+        async def bursts(self, session: SessionId, cursor: Any) -> AsyncIterator[Burst]:
+            yield Burst((Event("t", {"type": "background_event", "message": "last words"}),))
+            raise UnknownSession(session)
+
+    async def read(limit: int) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async def write(data: bytes) -> None:
+        """Nobody reads it."""
+
+    connection = NdjsonConnection(
+        cast(Any, Gone(head_of("running"), [], ())), ONE, Streams(read, write), 1 << 20
+    )
+    with pytest.raises(UnknownSession, match=f"session {ONE} was deleted"):
+        await connection.serve()
 
 
 @pytest.mark.parametrize("status", AWAITING)
