@@ -121,17 +121,12 @@ class NdjsonConnection:
 
     def _watched(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) and not self._ended.done():
-            self._ended.set_exception(error)
+            deleted = isinstance(error, UnknownSession)
+            self._ended.set_exception(DeletedMeanwhile(self._session) if deleted else error)
 
     # ── out ───────────────────────────────────────────────────────────────────────────────────
 
     async def _publish_events(self, cursor: EqCursor) -> None:
-        try:
-            await self._publish_bursts(cursor)
-        except UnknownSession as error:
-            raise DeletedMeanwhile(self._session) from error
-
-    async def _publish_bursts(self, cursor: EqCursor) -> None:
         async for burst in self._client.bursts(self._session, cursor):
             lines = burst.lines(self._options.numbers, self._number)
             # Before they are written: an error that waits behind them is sent with the number of the last.
