@@ -75,6 +75,12 @@ def test_finished_plan_is_shown_where_nothing_streams_or_something_else_did() ->
     assert seen(done, MESSAGE) == [*shown, "Intro", "Outro"]
     broken = [piece("- x"), plan("item_started", "")]
     assert seen(*broken, done, streaming=True)[-3:] == shown
+    # The text of the item counts; pieces of a second plan are none of the first.
+    assert seen(plan("item_started", ""), piece("- x"), done, streaming=True)[-3:] == shown
+    second = {**piece("- z"), "item_id": "t1-other"}
+    begun = {**OF_TURN, "type": "item_started", "item": {"type": "Plan", "id": "t1-other", "text": ""}}
+    lines = seen(plan("item_started", ""), piece("- a\n- b"), begun, second, done, streaming=True)
+    assert lines == ["the agent proposes a plan:", "- a", "- b", "the agent proposes a plan:", "- z"]
     other = {**OF_TURN, "type": "item_completed", "item": {"type": "AgentMessage", "id": "m", "content": []}}
     assert seen(other) == []
     assert (visible(done), visible(other), visible(plan("item_started", ""))) == (True, False, False)
@@ -84,6 +90,15 @@ def test_finished_plan_is_shown_where_nothing_streams_or_something_else_did() ->
 def chunk(data: bytes) -> dict[str, Any]:
     encoded = base64.b64encode(data).decode()
     return {"type": "exec_command_output_delta", "call_id": "c", "stream": "stdout", "chunk": encoded}
+
+
+@pytest.mark.parametrize("streamed", [b"", b"a", b"a\n", b"a\nb", b"a\nb\n"])
+def test_output_that_was_streamed_is_shown_once_also_where_its_line_is_not_over(streamed: bytes) -> None:
+    lines = seen(
+        BEGIN, *([chunk(streamed)] if streamed else []), {**END, "aggregated_output": "a\nb"}, streaming=True
+    )
+    told = streamed.decode().splitlines() or ["a", "b"]
+    assert lines == ["$ ls", *(f"  {line}" for line in told), "✗ exit 2 1.5s"]
 
 
 def test_call_of_a_clients_tool_is_shown_with_its_outcome_and_a_note_for_its_images() -> None:
