@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 from orchestrator.broker.errors import UnknownSession
@@ -19,7 +20,7 @@ from orchestrator.requests import Request
 from orchestrator.terminal.chat import STOP, WOULD_STOP, is_word
 from orchestrator.terminal.faults import Fault, deleted
 from orchestrator.terminal.live import reminder
-from orchestrator.terminal.streams import Echo, Left, ctrl_c, read_stdin
+from orchestrator.terminal.streams import STDIN, Echo, Left, ctrl_c, read_stdin
 from orchestrator.terminal.text import one_line
 from orchestrator.terminal.watched_turn import (
     NOT_SENT,
@@ -38,6 +39,7 @@ from orchestrator.views.find import Addressed
 from orchestrator.wiring.open_deployment import Opened
 
 MOST_TYPED = 32 << 10
+MOST_LINE = 1 << 20
 TO_AN_AGENT = f"{STOP} stops what it does, {STOP} TEXT stops it and says TEXT, //TEXT says /TEXT"
 COMMANDS_AT_ROOT = "!COMMAND runs in the root of the tree alone: dendro run --resume, or attach to agent 0"
 
@@ -102,15 +104,20 @@ class Attachment:
 
     async def _read(self, left: Left) -> None:
         """Lines as they are typed; the end of input is the wish to leave."""
+        lines = _Lines(os.isatty(STDIN))
         while not left.is_set():
             data = await left.unless(read_stdin(MOST_TYPED))
+            for line in lines.feed(data or b""):
+                if line is None:
+                    self.view.note(
+                        f"a line of more than {MOST_LINE:,} bytes is nothing to say: it was not sent"
+                    )
+                    continue
+                typed = line.decode("utf-8", "replace").strip()
+                self._news.put_nowait(Typed(typed, self._echo.hid_a_line()))
             if not data:
                 self._news.put_nowait(None)
                 return
-            # Of bytes, since a text has more ends of lines than a keyboard, and what is pasted may hold them.
-            for line in data.splitlines():
-                typed = line.decode("utf-8", "replace").strip()
-                self._news.put_nowait(Typed(typed, self._echo.hid_a_line()))
 
     async def _handle(self, left: Left) -> None:
         while not left.is_set():
@@ -212,6 +219,33 @@ class Attachment:
 
     async def _submit(self, session: SessionId, op: ops.Op) -> None:
         await self.client.submit(session, Submission(SubmissionId(new_submission_id()), op))
+
+
+class _Lines:
+    """The lines of what is read: a terminal gives whole ones, a pipe as much as was written, or fits.
+
+    Cut as bytes: a text has more ends of lines than a keyboard, and what is pasted may hold them.
+    """
+
+    def __init__(self, whole: bool) -> None:
+        self._whole = whole
+        self._begun = b""
+        self._too_long = False
+
+    def feed(self, data: bytes) -> Iterator[bytes | None]:
+        """The lines that these bytes end, all of them at the end of input; None for one that is too long."""
+        done, newline, begun = (self._begun + data).rpartition(b"\n")
+        if self._whole or not data:
+            done, newline, begun = done + newline + begun, b"", b""
+        self._begun = begun
+        for line in (done + newline).splitlines():
+            if not self._too_long:
+                yield line
+            self._too_long = False
+        if len(self._begun) > MOST_LINE:
+            if not self._too_long:
+                yield None
+            self._begun, self._too_long = b"", True
 
 
 async def _next(events: AsyncIterator[Event]) -> Event:

@@ -189,6 +189,51 @@ async def test_line_is_what_a_person_has_ended_and_no_part_of_what_they_pasted(
     assert news == [*(Typed(line, False) for line in lines), None]
 
 
+@pytest.mark.parametrize(
+    ("reads", "lines"),
+    [
+        ([b"he", b"llo\nwor", b"ld\n"], ["hello", "world"]),
+        ([b"look at a", b"/stop b\n!make"], ["look at a/stop b", "!make"]),
+        ([b"caf\xc3", b"\xa9\r", b"\n"], ["café"]),
+        ([b"\n", b"\n", b"one"], ["", "", "one"]),
+        ([b"x" * 700_000] * 3 + [b"\nnext\n"], [None, "next"]),
+        ([b"x" * 700_000] * 2, [None]),
+    ],
+)
+async def test_line_that_comes_through_a_pipe_in_pieces_is_one_line(
+    reads: list[bytes], lines: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [*reads, b""]
+
+    async def read(limit: int) -> bytes:
+        return given.pop(0)
+
+    monkeypatch.setattr(attachment, "read_stdin", read)
+    monkeypatch.setattr("os.isatty", lambda _: False)
+    beside = Beside(3, status="running")
+    await beside.attached._read(Left())
+    news = [beside.attached._news.get_nowait() for _ in range(beside.attached._news.qsize())]
+    assert news == [*(Typed(line, False) for line in lines if line is not None), None]
+    assert len(beside.view.notes) == lines.count(None), "what was not sent is told once"
+
+
+async def test_what_a_person_ends_at_a_terminal_without_a_line_break_is_sent_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By Ctrl-D, which does not end the input then."""
+    given = [b"so far", b"and more\n", b""]
+
+    async def read(limit: int) -> bytes:
+        return given.pop(0)
+
+    monkeypatch.setattr(attachment, "read_stdin", read)
+    monkeypatch.setattr("os.isatty", lambda _: True)
+    beside = Beside(3, status="running")
+    await beside.attached._read(Left())
+    news = [beside.attached._news.get_nowait() for _ in range(beside.attached._news.qsize())]
+    assert news == [Typed("so far", False), Typed("and more", False), None]
+
+
 # ── leaving ───────────────────────────────────────────────────────────────────────────────────────
 
 
