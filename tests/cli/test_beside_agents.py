@@ -30,7 +30,7 @@ from orchestrator.terminal import attachment
 from orchestrator.terminal.faults import Fault
 from orchestrator.terminal.live import JsonView
 from orchestrator.terminal.streams import Left
-from orchestrator.terminal.watched_turn import TYPED_IN_VAIN, Typed
+from orchestrator.terminal.watched_turn import TYPED_IN_VAIN, Prompt, Typed
 from orchestrator.views.agent_past import MAIL, Page
 from orchestrator.views.event import Event
 from orchestrator.views.find import Addressed
@@ -523,3 +523,33 @@ async def test_who_follows_a_log_or_a_tree_that_is_deleted_is_told_so(
     seen = cast(Any, SimpleNamespace(registry=SimpleNamespace(tree_seq=1)))
     with pytest.raises(Fault, match=f"session {Reader.tree} was deleted"):
         await tree._watch(cast(Any, Reader()), seen, Console(file=io.StringIO()))
+
+
+async def test_terminal_shows_what_is_typed_again_behind_a_secret_answer() -> None:
+    beside, shown = Beside(0, SECRET, status="running"), list[bool]()
+    beside.attached._echo = cast(Any, SimpleNamespace(set=lambda *, hides: shown.append(not hides)))
+    beside.attached._put(cast(Any, beside.attached._open.first))
+    await beside.attached._typed("hush", hidden=True)
+    assert [op["type"] for op in beside.client.ops] == ["user_input_answer"]
+    assert (shown[0], shown[-1]) == (False, True)
+
+
+def test_answers_are_given_anew_where_those_before_did_not_do() -> None:
+    """Also one that is left out now, and was given then."""
+    prompt = Prompt(request_of(TWO))
+    assert prompt.take("the first") is None
+    assert prompt.take("x" * (33 << 10)) is None
+    assert "at most" in prompt.fault
+    assert prompt.take("") is None
+    op = cast(Any, prompt.take("the second"))
+    assert {name: one.answers for name, one in op.response.answers.items()} == {"r": ("the second",)}
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"), [("y", "approved"), ("n", "rejected"), ("ok", "approved"), ("x", ""), ("?", "")]
+)
+def test_letter_that_is_no_decision_changes_no_plan(line: str, kind: str) -> None:
+    prompt = Prompt(request_of(ASKS["plan"]))
+    op = cast(Any, prompt.take(line))
+    assert (op.response.type if op is not None else "") == kind
+    assert ("is no answer to a plan" in prompt.fault) is (not kind)
