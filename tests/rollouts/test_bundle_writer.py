@@ -259,7 +259,8 @@ async def test_decisions_of_people_are_kept_back_and_shown_as_kept_back(kept: Ke
     assert (report.answers, report.withheld, report.texts) == (0, 3, {})
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = [archive.read(name) for name in archive.namelist()]
-    for word in (b"outside of the sandbox", b"approved", b"ada"):
+    # With what stands around the name: a digest may have its letters.
+    for word in (b"outside of the sandbox", b"approved", b'"ada"', b"by ada"):
         assert not any(word in member for member in members), word
     for word in (b"a limit was raised", b"the model does not answer"):
         assert any(word in member for member in members), word
