@@ -207,3 +207,28 @@ async def test_connection_that_ends_beside_open_requests_names_each_of_them(firs
     kinds = {"an approval" if kind in APPROVALS else "a question" for kind in (first, second)}
     verb = "are" if len(kinds) > 1 else "is"
     assert f"while {' and '.join(sorted(kinds))} {verb} open (c1, c2); session {ONE} stays" in told
+
+
+async def test_two_looks_that_meet_tell_once_who_is_waited_for() -> None:
+    """One behind a burst and one behind a notice: each reads the tree before it tells."""
+    sent: list[dict[str, Any]] = []
+    both = asyncio.Barrier(2)
+
+    class Meets(Client):
+        async def family(self, head: Any) -> Any:
+            await both.wait()
+            return await super().family(head)
+
+    async def write(data: bytes) -> None:
+        await asyncio.sleep(0)
+        sent.extend(map(orjson.loads, data.splitlines()))
+
+    async def read(limit: int) -> bytes:
+        return b""
+
+    client = Meets(head_of("waiting"), [], (head_of("awaiting_approval"),))
+    connection = NdjsonConnection(cast(Any, client), ONE, Streams(read, write), 1 << 20)
+    async with asyncio.timeout(20):
+        looks = (connection._leave_if_at_rest(), connection._leave_if_at_rest())
+        assert True in await asyncio.gather(*looks)
+    assert [each["msg"]["type"] for each in sent] == ["warning"]
