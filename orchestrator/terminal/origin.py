@@ -110,7 +110,8 @@ async def image_items(client: Client, session: SessionId, images: Sequence[Path]
 # Words that a person types about a review, as the request that they mean.
 
 
-_SHA = re.compile(r"[0-9a-f]{7,64}")
+_SHA = re.compile(r"[0-9a-fA-F]{7,64}")
+"""As git takes one, in capitals, too."""
 
 
 def typed_request(words: str) -> ReviewRequest:

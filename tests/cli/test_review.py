@@ -25,6 +25,10 @@ from tests.cli.machine import Machine
         ("main", {"type": "baseBranch", "branch": "main"}),
         ("feature/cafe", {"type": "baseBranch", "branch": "feature/cafe"}),
         ("1a2b3c4", {"type": "commit", "sha": "1a2b3c4", "title": None}),
+        (" 1A2B3C4", {"type": "commit", "sha": "1A2B3C4", "title": None}),
+        ("1a2b3c", {"type": "baseBranch", "branch": "1a2b3c"}),
+        (" main ", {"type": "baseBranch", "branch": "main"}),
+        ("a\tb", {"type": "custom", "instructions": "a\tb"}),
         ("only the parser", {"type": "custom", "instructions": "only the parser"}),
     ],
 )
