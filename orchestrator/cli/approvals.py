@@ -453,7 +453,11 @@ def _typed_unseen(prompt: str) -> str:
 
     if sys.stdin.isatty():
         return getpass.getpass(prompt)
-    return sys.stdin.readline().rstrip("\n")
+    try:
+        return sys.stdin.buffer.readline().decode().rstrip("\n")
+    except UnicodeDecodeError:
+        # Without its words, which would be told with it.
+        raise Fault("the secret of standard input is no UTF-8: it was not sent", ExitCode.USAGE) from None
 
 
 def _example(call: str, question: Question) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.invocation import AGENT_HELP, ID_HELP, Invocation
+from orchestrator.cli.invocation import AGENT_HELP, ID_HELP, Invocation, prompt_text
 from orchestrator.core.counts import counted
 from orchestrator.terminal.faults import ExitCode, Fault
 
@@ -35,9 +35,8 @@ def send(
     dendro send 0199a2b4 3 "stop, and write down what you have" --interrupt
     """
     import asyncio
-    import sys
 
-    said = sys.stdin.read() if text == "-" else text
+    said = prompt_text(text)
     if not said.strip():
         raise Fault("there is nothing to say: the text is empty", ExitCode.USAGE)
     asyncio.run(_send(Invocation.of(ctx), (id, agent), said, interrupt=interrupt))

@@ -6,10 +6,11 @@ import io
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from orchestrator.cli import invocation
+from orchestrator.cli import approvals, invocation, send
 from orchestrator.cli.invocation import SHOWN_KEYS, Invocation, existing_file, prompt_text
 from orchestrator.protocol.bounds import TEXT_BYTES
 from orchestrator.settings import FolderConfig
@@ -96,3 +97,30 @@ def test_prompt_has_as_many_bytes_as_a_submission_may_hold(
             prompt_text(given)
         return
     assert prompt_text(given) == text.replace("\udcff", "\ufffd")
+
+
+@pytest.mark.parametrize("said", [b"go on", b"caf\xc3\xa9", b"caf\xe9 is odd", b"two\nlines\n"])
+def test_words_for_an_agent_come_from_standard_input_whatever_their_bytes(
+    said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed: list[str] = []
+
+    async def sent(invocation: Invocation, whom: tuple[str, int], text: str, *, interrupt: bool) -> None:
+        handed.append(text)
+
+    monkeypatch.setattr(send, "_send", sent)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(said), encoding="utf-8"))
+    send.send(cast(Any, SimpleNamespace(find_object=lambda _: Invocation())), "0123", 3, "-")
+    assert handed == [said.decode("utf-8", "replace")]
+
+
+def test_secret_of_standard_input_is_a_line_of_it_and_never_told_in_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = io.BytesIO(b"first\ncaf\xc3\xa9\nhu\xffsh\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(lines, encoding="utf-8"))
+    assert [approvals._typed_unseen("?"), approvals._typed_unseen("?")] == ["first", "café"]
+    with pytest.raises(Fault, match="is no UTF-8: it was not sent") as refused:
+        approvals._typed_unseen("?")
+    assert "hu" not in str(refused.value)
+    assert approvals._typed_unseen("?") == "", "the end of input"
