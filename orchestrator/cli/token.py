@@ -155,7 +155,8 @@ def revoke(
     """
     import asyncio
 
-    if not asyncio.run(_revoked(Invocation.of(ctx), id)):
+    # None has an id of another encoding's bytes, which Redis could not be asked for.
+    if not id.isascii() or not asyncio.run(_revoked(Invocation.of(ctx), id)):
         raise Fault(f"there is no token {id!r}: `dendro token list` shows them")
     typer.echo(f"{id} counts no more")
 

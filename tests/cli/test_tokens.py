@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from orchestrator.cli.token import _line, _lines, _link
+from orchestrator.cli.token import _line, _lines, _link, revoke
 from orchestrator.gateways.bearer_tokens import OfWindow, TokenRecord
 from orchestrator.gateways.principals import Scope
+from orchestrator.terminal.faults import Fault
 from tests.cli.machine import Machine
 
 
@@ -97,3 +98,10 @@ def test_link_of_a_code_leads_to_the_first_page_of_the_window(at: str | None, li
 def test_code_has_no_link_to_what_is_no_address_of_a_window(at: str) -> None:
     with pytest.raises(ValueError, match="is no address of a window"):
         _link(at)
+
+
+@pytest.mark.parametrize("id", ["x\udce9", "café", "\ud800"])
+def test_id_that_no_token_has_is_that_of_none(id: str) -> None:
+    """Bytes of another encoding are no question that Redis could be asked."""
+    with pytest.raises(Fault, match="there is no token"):
+        revoke(cast(Any, None), id)
