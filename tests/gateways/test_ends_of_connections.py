@@ -210,7 +210,7 @@ async def test_connection_that_ends_beside_open_requests_names_each_of_them(firs
 
 
 async def test_two_looks_that_meet_tell_once_who_is_waited_for() -> None:
-    """One behind a burst and one behind a notice: each reads the tree before it tells."""
+    """Behind a burst, and behind a notice: each reads the tree before it tells."""
     sent: list[dict[str, Any]] = []
     both = asyncio.Barrier(2)
 
