@@ -52,18 +52,6 @@ async def fork_at(found: LogSource, head: SessionHead, seq: int) -> ForkedFrom:
     return await _placed(found, head, seq)
 
 
-async def fork_behind_last_turn(found: LogSource, head: SessionHead) -> ForkedFrom | None:
-    """The place behind the last turn that the conversation has as of a head; None if it has none.
-
-    Raises `ViewError`.
-    """
-    folded = await fold_session(found, head, head.seq)
-    if folded.broken is not None:
-        raise _broken(head, folded.broken)
-    turns = _turns(folded.state)
-    return await _placed(found, head, await _end_of(found, head, turns[-1])) if turns else None
-
-
 def _turns(state: State) -> Sequence[str]:
     """The responses that ended the turns: what the log has may have been left by going back."""
     return [mark for mark, _ in state.bookmarks] or state.earlier_turns

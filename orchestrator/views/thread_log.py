@@ -1,8 +1,8 @@
 """The turns of a thread in its log, found from either end, and read no further than is asked for.
 
 A turn's stretch of the log goes from the event that begins its task to the next such event. A root that was
-forked begins with the turns of its source, as far as that is still there. Turns that were rolled back are
-left out, and those that input left which went on from an earlier one (`last_response_id`).
+forked begins with the turns of its source, as far as that is still there. Turns that the conversation has
+no more are left out: those that were rolled back, and those that input left by going on from an earlier turn.
 """
 
 from __future__ import annotations
@@ -144,10 +144,13 @@ class Stretch:
     turn: str
     said: int = 0
     """Messages of people in it."""
-    rolled_back: int = 0
-    """Messages of people, in it or before it, that were taken back behind it."""
-    goes_back_to: str = ""
-    """The response behind which the next turn goes on; empty where that goes on behind this one."""
+    taken_back: tuple[int | str, ...] = ()
+    """What takes turns back behind it, in order: so many messages of people are rolled back, or input goes on
+    from the turn of a response."""
+    left: bool = False
+    """Whether input has gone on from an earlier turn."""
+    goes_on_at: int = 0
+    """The entry within it from whose response input has gone on; 0 if none has."""
     entries: tuple[StoredEntry, ...] | None = None
     """Its events, if they were read on the way."""
 
@@ -178,23 +181,17 @@ class ThreadLog:
         return cls(found, head.session, tuple(legs), rollbacks or Rollbacks(), tenants)
 
     async def back(
-        self, leg: int = 0, last: int | None = None, *, left: bool = False
+        self, leg: int = 0, last: int | None = None, *, left_too: bool = False
     ) -> AsyncIterator[Stretch]:
-        """The turns up to an entry of a leg (or the log's end), newest first.
+        """The turns that the conversation has as of an entry of a leg (or the log's end), newest first.
 
-        The entry has to be a turn's last one, and no turn behind it may have been rolled back. With `left`,
-        those are among them that input left which went on from an earlier turn.
+        The entry has to be a turn's last one, and no turn behind it may have been taken back. With `left_too`
+        those that input has left are among them.
         """
-        taken_back, gone_to = 0, ""
-        async for stretch in self._back(leg, last):
-            gone_to = "" if left else gone_to or stretch.goes_back_to
-            if gone_to and not _ended_with(stretch, gone_to):
-                # What was taken back in it was left with it.
-                continue
-            gone_to, taken_back = "", taken_back + stretch.rolled_back
-            if taken_back:
-                taken_back = max(0, taken_back - stretch.said)
-            else:
+        before = _Before()
+        async for each in self._back(leg, last):
+            stretch = before.seen(each)
+            if stretch is not None and (left_too or not stretch.left):
                 yield stretch
 
     async def forward(self, leg: int | None = None, start: int = 0) -> AsyncIterator[Stretch]:
@@ -232,7 +229,7 @@ class ThreadLog:
                     yield _stretch(number, stored.seq - 1, events)
                 if begins:
                     events = [(kind, stored)]
-                elif events and may_tell(kind):
+                elif events and _is_read(kind):
                     events.append((kind, stored))
             if events:
                 yield _stretch(number, one.through, events)
@@ -262,8 +259,7 @@ class ThreadLog:
         while last > 0:
             after = max(0, last - stretch)
             read = self.found.log(leg.session, last, after)
-            kinds = [(stored_kind(stored.payload), stored) async for stored in read]
-            told = [(kind, stored) for kind, stored in kinds if may_tell(kind) or kind is f.Rewound]
+            told = [(kind, stored) async for stored in read if _is_read(kind := stored_kind(stored.payload))]
             yield told[::-1]
             last, stretch = after, min(2 * stretch, MOST_READ)
 
@@ -278,25 +274,15 @@ class ThreadLog:
             seq, stretch = through, min(2 * stretch, MOST_READ)
         return one.through
 
-    async def end_of_task(self, stretch: Stretch) -> int | None:
-        """The entry with which a turn's task ended; None while it runs."""
-        leg, ended = self.legs[stretch.leg], None
+    async def end_of(self, stretch: Stretch) -> int | None:
+        """The entry with which a turn's task ended, or behind which input went on; None while it runs."""
+        leg, ended = self.legs[stretch.leg], stretch.goes_on_at or None
+        if ended is not None:
+            return ended
         async for stored in self.found.log(leg.session, stretch.end, stretch.start):
             if stored_kind(stored.payload) is f.TaskEnded:
                 ended = stored.seq
         return ended
-
-    async def is_gone_back_behind(self, stretch: Stretch, ended: int) -> bool:
-        """Whether input that came behind a turn's end went on from an earlier turn."""
-        leg, goes_back = self.legs[stretch.leg], False
-        async for stored in self.found.log(leg.session, leg.through, ended):
-            kind = stored_kind(stored.payload)
-            if kind is TaskStarted and goes_back:
-                return True
-            if kind in (f.Rewound, ThreadRolledBack):
-                # A rollback says so behind what it does.
-                goes_back = kind is f.Rewound
-        return False
 
     async def turn(self, stretch: Stretch) -> Turn | None:
         """The turn with its items; None if its events tell of none."""
@@ -367,31 +353,9 @@ def _stretch(leg: int, end: int, events: Sequence[_Told]) -> Stretch:
         _hash8(first),
         decode_entry(first.payload).id,
         said=sum(kind is UserMessage for kind, _ in events),
-        rolled_back=sum(_taken_back(stored) for kind, stored in events if kind is ThreadRolledBack),
-        goes_back_to=_gone_to(events),
-        entries=tuple([stored for kind, stored in events if kind is not f.Rewound]),
+        taken_back=_taken_back(events),
+        entries=tuple([stored for _, stored in events]),
     )
-
-
-def _gone_to(events: Sequence[_Told]) -> str:
-    """The response to which the conversation was put back at the end of a turn's stretch."""
-    for kind, stored in reversed(events):
-        if kind is ThreadRolledBack:
-            # A rollback says so behind what it does, and counts messages.
-            break
-        if kind is f.Rewound:
-            return _response(stored)
-    return ""
-
-
-def _ended_with(stretch: Stretch, response: str) -> bool:
-    """Whether a turn of a person ended in it with a response."""
-    counts = (stored for stored in stretch.entries or () if stored_kind(stored.payload) is TokenCount)
-    return any(_response(stored) == response for stored in counts)
-
-
-def _response(stored: StoredEntry) -> str:
-    return str(decode_entry(stored.payload).payload.get("response_id") or "")
 
 
 def _hash8(stored: StoredEntry) -> str:
@@ -407,8 +371,61 @@ def _takes_back(stored: StoredEntry) -> bool:
     return stored_kind(stored.payload) in (ThreadRolledBack, f.Rewound)
 
 
-def _taken_back(stored: StoredEntry) -> int:
-    return int(decode_entry(stored.payload).payload["num_turns"])
+def _is_read(kind: Kind) -> bool:
+    return may_tell(kind) or kind is f.Rewound
+
+
+def _taken_back(events: Iterable[_Told]) -> tuple[int | str, ...]:
+    found: list[int | str] = []
+    for kind, stored in events:
+        if kind is f.Rewound:
+            found.append(str(decode_entry(stored.payload).payload["response_id"]))
+        elif kind is ThreadRolledBack:
+            # A rollback says so behind what it does; input that goes on from a turn begins the next one.
+            if found and isinstance(found[-1], str):
+                found.pop()
+            found.append(int(decode_entry(stored.payload).payload["num_turns"]))
+    return tuple(found)
+
+
+@dataclass(slots=True)
+class _Before:
+    """What the turns before one are to the conversation, while a log is read from its end."""
+
+    rolled_back: int = 0
+    """Messages of people that are still to be taken back."""
+    goes_on_from: str | None = None
+    """The response from whose turn input has gone on: what comes behind that is left."""
+
+    def seen(self, stretch: Stretch) -> Stretch | None:
+        """The turn before, marked if it is left; None if it was rolled back."""
+        for taken in reversed(stretch.taken_back):
+            if self.goes_on_from is not None:
+                break
+            if isinstance(taken, str):
+                self.goes_on_from = taken
+            else:
+                self.rolled_back += taken
+        if self.goes_on_from is not None:
+            there = _cut(stretch, self.goes_on_from)
+            if there is None:
+                return replace(stretch, left=True)
+            stretch, self.goes_on_from = there, None
+        if not self.rolled_back:
+            return stretch
+        self.rolled_back = max(0, self.rolled_back - stretch.said)
+        return None
+
+
+def _cut(stretch: Stretch, response: str) -> Stretch | None:
+    """The turn as input goes on from a response of it; None if it has no such response."""
+    said = there = before = 0
+    for stored in stretch.entries or ():
+        kind = stored_kind(stored.payload)
+        said += kind is UserMessage
+        if kind is TokenCount and decode_entry(stored.payload).payload.get("response_id") == response:
+            there, before = stored.seq, said
+    return replace(stretch, said=before, goes_on_at=there) if there else None
 
 
 async def _source(found: LogSource, head: SessionHead) -> tuple[SessionHead, int] | None:

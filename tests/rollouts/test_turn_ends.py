@@ -18,6 +18,7 @@ from orchestrator.gateways.app_server.methods.turns import ThreadFork, _last_end
 from orchestrator.gateways.fork import CannotFork, to_fork
 from orchestrator.protocol.events import AgentMessage
 from orchestrator.rollouts.full_log import PAGE, end_of_turn
+from orchestrator.views.thread_log import ThreadLog
 from tests.core.driver import Session, assistant, op, user_message
 from tests.rollouts.deployments import Kept
 from tests.rollouts.test_file_format import SECRET, stored
@@ -97,17 +98,69 @@ async def test_fork_before_a_turn_has_no_turn_that_it_went_back_behind(kept: Kep
         await _source(cast(Any, SimpleNamespace(ports=SimpleNamespace(found=kept))), head, asked)
 
 
-async def test_thread_is_not_taken_back_over_a_way_back(kept: Kept) -> None:
-    """A rollback of as many messages as the log has since would take more than is meant."""
+async def test_thread_is_taken_back_by_what_its_conversation_has_alone(kept: Kept) -> None:
     session = _talked()
     instead = session.task.id
     session.answers("answer 3", "r3")
     head = await kept.head(await kept.has(*map(e.decode_entry, session.lines[2:])))
     door: Any = SimpleNamespace(ports=SimpleNamespace(found=kept))
-    assert await _said_since(door, head, instead) == 1
-    for turn in ("u1", "u2"):
-        with pytest.raises(RpcError, match=f"turn {turn} lies before input that went on"):
-            await _said_since(door, head, turn)
+    assert [await _said_since(door, head, turn) for turn in (instead, "u1")] == [1, 2]
+    with pytest.raises(RpcError, match="turn u2 lies before input that went on"):
+        await _said_since(door, head, "u2")
+    session.submit(op("thread_rollback", num_turns=2))
+    assert await _listed(kept, session) == []
+
+
+async def test_thread_is_not_taken_back_over_a_turn_that_input_left_in_its_middle(kept: Kept) -> None:
+    session, turn = _in_a_middle()
+    assert await _listed(kept, session) == ["u1", turn]
+    head = await kept.head(await kept.has(*map(e.decode_entry, session.lines[2:])))
+    door: Any = SimpleNamespace(ports=SimpleNamespace(found=kept))
+    assert await _said_since(door, head, turn) == 1
+    with pytest.raises(RpcError, match="turn u1 lies before input that went on"):
+        await _said_since(door, head, "u1")
+    place = await _last_ended(door, head)
+    assert place is not None
+    assert (_said_in(place), "answer" in str(list(place.state.history))) == (["question 1"], False)
+
+
+def _in_a_middle() -> tuple[Session, str]:
+    """A turn with a second message, and input that goes on from the turn's first response."""
+    session = _born()
+    session.say("question 1", "u1")
+    session.begin()
+    session.calls("c1")
+    session.say("question 2", "u2", delivery="steer")
+    session.ends("r1")
+    session.runs("c1")
+    session.finishes("c1")
+    session.answers("answer", "r2")
+    session.say("instead", last_response_id="r1")
+    return session, session.task.id
+
+
+async def test_lists_have_the_turns_that_the_conversation_has(kept: Kept) -> None:
+    session = _talked()
+    third = session.task.id
+    assert await _listed(kept, session) == ["u1", third]
+    session.answers("answer 3", "r3")
+    session.say("fourth", "u4", last_response_id="r3")
+    session.answers("answer 4", "r4")
+    assert await _listed(kept, session) == ["u1", third, "u4"]
+    session.submit(op("thread_rollback", num_turns=2))
+    assert await _listed(kept, session) == ["u1"]
+    session.say("fifth", "u5", last_response_id="r1")
+    session.answers("answer 5", "r5")
+    assert await _listed(kept, session) == ["u1", "u5"]
+
+
+async def _listed(kept: Kept, session: Session) -> list[str]:
+    """The turns of a session with such a log, from both ends alike."""
+    head = await kept.head(await kept.has(*map(e.decode_entry, session.lines[2:])))
+    log = await ThreadLog.of(kept, head)
+    turns = [stretch.turn async for stretch in log.forward()]
+    assert [stretch.turn async for stretch in log.back()] == turns[::-1]
+    return turns
 
 
 async def test_fork_at_a_moment_behind_a_rollback_has_the_interrupted_turn_before_it(kept: Kept) -> None:
@@ -130,7 +183,7 @@ async def _forked_at_the_end(kept: Kept, session: Session) -> list[str]:
 
 
 def _said_in(place: ForkedFrom) -> list[str]:
-    said = [part["text"] for item in place.state.history for part in item["content"]]
+    said = [part["text"] for item in place.state.history for part in item.get("content", ())]
     return [text for text in said if text.startswith(("question", "instead"))]
 
 

@@ -246,7 +246,7 @@ async def test_reader_does_not_see_turns_that_were_left_by_going_back(how: str) 
         every = [
             line["id"] for line in (*answered("t1"), *lines) if line["payload"].get("type") == "task_started"
         ]
-        assert [one.turn async for one in (await log_of(logs)).back(left=True)] == every[::-1]
+        assert [one.turn async for one in (await log_of(logs)).back(left_too=True)] == every[::-1]
 
 
 async def test_pages_from_a_turn_on_leave_out_what_was_left_before_it() -> None:
@@ -278,7 +278,7 @@ async def test_words_of_a_model_that_look_like_an_event_begin_no_turn() -> None:
     )
     logs.add(ROOT, [*turn("t1", "x")[:3], odd, *turn("t1", "x")[3:]])
     (found,) = [one async for one in (await log_of(logs)).back()]
-    assert (found.turn, found.said, found.rolled_back) == ("t1", 1, 0)
+    assert (found.turn, found.said, found.taken_back) == ("t1", 1, ())
 
 
 async def test_fork_begins_with_the_turns_of_its_source() -> None:

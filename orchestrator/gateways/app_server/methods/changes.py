@@ -92,17 +92,17 @@ async def revert(door: Door, params: Revert) -> Result:
 
 async def _said_since(door: Door, head: SessionHead, turn: str) -> int:
     """The messages of people from a turn's first on; raises `RpcError`."""
-    said = 0
-    log = await ThreadLog.of(door.ports.found, head)
-    async for stretch in log.back(left=True):
-        said += stretch.said
-        if stretch.turn == turn:
-            if await log.is_gone_back_behind(stretch, stretch.start):
-                # A rollback counts what the conversation has, and what was left is in it no more.
-                raise RpcError(
-                    f"turn {turn} lies before input that went on from an earlier turn: thread/fork with "
-                    "beforeTurnId goes on from before it"
-                )
+    said, log = 0, await ThreadLog.of(door.ports.found, head)
+    async for stretch in log.back(left_too=True):
+        named = stretch.turn == turn
+        # Of several messages the log does not tell which had been read where input went on.
+        if (named and stretch.left) or (stretch.goes_on_at and stretch.said > 1):
+            raise RpcError(
+                f"turn {turn} lies before input that went on from an earlier turn: thread/fork with "
+                "beforeTurnId goes on from before it"
+            )
+        said += 0 if stretch.left else stretch.said
+        if named:
             if said:
                 return said
             raise RpcError(f"nobody spoke in turn {turn}, or since: there is nothing to take back")

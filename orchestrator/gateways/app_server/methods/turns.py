@@ -43,7 +43,7 @@ from orchestrator.gateways.app_server.turn_params import (
     settings_json,
 )
 from orchestrator.gateways.app_server.write_items import notifications, thread_json
-from orchestrator.gateways.fork import fork_at, fork_behind_last_turn, to_fork
+from orchestrator.gateways.fork import fork_at, to_fork
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import unread
 from orchestrator.protocol import ops
@@ -490,7 +490,7 @@ async def _source(door: Door, head: SessionHead, params: ThreadFork) -> ForkedFr
     if turn is None:
         return await to_fork(door.ports.found, head.session, None)
     log = await ThreadLog.of(door.ports.found, head)
-    async for stretch in log.back(left=True):
+    async for stretch in log.back(left_too=True):
         if stretch.turn != turn:
             continue
         if params.last_turn_id is not None:
@@ -507,17 +507,13 @@ async def _last_ended(door: Door, head: SessionHead) -> ForkedFrom | None:
     """The end of the last turn that had ended as of a head, and that its conversation still had."""
     log = await ThreadLog.of(door.ports.found, head)
     async for stretch in log.back():
-        ended = await log.end_of_task(stretch)
-        if ended is None:
-            continue
-        if await log.is_gone_back_behind(stretch, ended):
-            return await fork_behind_last_turn(door.ports.found, head)
-        return await _at(door, log, stretch)
+        if await log.end_of(stretch) is not None:
+            return await _at(door, log, stretch)
     return None
 
 
 async def _at(door: Door, log: ThreadLog, stretch: Stretch) -> ForkedFrom:
-    ended = await log.end_of_task(stretch)
+    ended = await log.end_of(stretch)
     if ended is None:
         raise RpcError(f"turn {stretch.turn} has not ended: wait for its end, or interrupt it")
     return await fork_at(door.ports.found, await _told_in(door, log, stretch), ended)
