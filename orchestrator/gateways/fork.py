@@ -43,7 +43,7 @@ async def to_fork(found: LogSource, text: str, at: str | None) -> ForkedFrom:
         return await _placed(found, head, await _end_of(found, head, at))
     folded = await fold_session(found, head, None)
     if not folded.broken and folded.state.task is not None:
-        return await _placed(found, head, await _end_of(found, head, _last_turn(head, folded.state)))
+        return await _placed(found, head, folded.turn_ends[_last_turn(head, folded.state)])
     return await _source(found, head, folded)
 
 
@@ -52,13 +52,9 @@ async def fork_at(found: LogSource, head: SessionHead, seq: int) -> ForkedFrom:
     return await _placed(found, head, seq)
 
 
-def _turns(state: State) -> Sequence[str]:
-    """The responses that ended the turns: what the log has may have been left by going back."""
-    return [mark for mark, _ in state.bookmarks] or state.earlier_turns
-
-
 def _last_turn(head: SessionHead, state: State) -> str:
-    turns = _turns(state)
+    """The response that ended the last turn: what the log has last may have been left by going back."""
+    turns = [mark for mark, _ in state.bookmarks] or state.earlier_turns
     if not turns:
         raise CannotFork(
             f"session {head.session} is at work on its first turn: wait for its end, or interrupt it"

@@ -8,19 +8,21 @@ nothing on the way of a session that resumes from its snapshot.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core.chain import GENESIS, BrokenLink, ChainWalk
-from orchestrator.core.entries import decode_entry, stored_kind
+from orchestrator.core.entries import EVENT_MSG, Entry, decode_entry, stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol.events import TokenCount
+from orchestrator.protocol.wire import tag_of
 from orchestrator.rollouts.segments import BrokenArchive, Manifest, links_of
 
 PAGE = 500
+_TOKEN_COUNT: Final = tag_of(TokenCount)
 
 
 class SealedEntries(Protocol):
@@ -145,10 +147,14 @@ async def end_of_turn(entries: AsyncIterator[StoredEntry], secret: bytes, respon
 def _last_end(page: Sequence[StoredEntry], response_id: str) -> int:
     for stored in reversed(page):
         # Decoding every entry of a long log would take seconds.
-        if stored_kind(stored.payload) is TokenCount and _ends(stored, response_id):
+        if stored_kind(stored.payload) is not TokenCount:
+            continue
+        if response_ended(decode_entry(stored.payload)) == response_id:
             return stored.seq
     return 0
 
 
-def _ends(stored: StoredEntry, response_id: str) -> bool:
-    return bool(decode_entry(stored.payload).payload.get("response_id") == response_id)
+def response_ended(entry: Entry) -> str | None:
+    """The response whose turn ended with an entry."""
+    ends = entry.type == EVENT_MSG and entry.payload.get("type") == _TOKEN_COUNT
+    return entry.payload.get("response_id") if ends else None

@@ -18,7 +18,7 @@ from orchestrator.core.snapshot import digest
 from orchestrator.core.state import State
 from orchestrator.rollouts import RolloutError, file_format
 from orchestrator.rollouts.chain_check import is_keyed
-from orchestrator.rollouts.full_log import pages
+from orchestrator.rollouts.full_log import pages, response_ended
 from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.segments import links_of
 from orchestrator.rollouts.verify import audit_file, unchecked_for
@@ -59,6 +59,8 @@ class Folded:
     omitted: int = 0
     redacted: int = 0
     live: LiveFold | None = None
+    turn_ends: dict[str, int] = field(default_factory=dict)
+    """The entries of a session's log with which turns ended, by response."""
     sha256_then: str = ""
     """The digest of this fold at the live fold's `seq`; empty if it was not passed."""
 
@@ -96,7 +98,10 @@ async def fold_session(found: LogSource, head: SessionHead, at: int | None) -> F
         for stored in page:
             result.redacted += bool(stored.digest)
             if not shows_only(stored.payload):
-                result.state = evolve(result.state, decode_entry(stored.payload), stored.seq)
+                entry = decode_entry(stored.payload)
+                result.state = evolve(result.state, entry, stored.seq)
+                if response := response_ended(entry):
+                    result.turn_ends[response] = stored.seq
             result.lines += 1
             result.passed(stored.seq)
         result.head = walk.head

@@ -145,8 +145,8 @@ class Stretch:
     said: int = 0
     """Messages of people in it."""
     taken_back: tuple[int | str, ...] = ()
-    """What takes turns back behind it, in order: so many messages of people are rolled back, or input goes on
-    from the turn of a response."""
+    """The ways back behind it, in order: so many messages of people are rolled back, or input goes on from
+    the turn of a response."""
     left: bool = False
     """Whether input has gone on from an earlier turn."""
     goes_on_at: int = 0
@@ -390,7 +390,7 @@ def _taken_back(events: Iterable[_Told]) -> tuple[int | str, ...]:
 
 @dataclass(slots=True)
 class _Before:
-    """What the turns before one are to the conversation, while a log is read from its end."""
+    """Tells turns that the conversation has from others, while a log is read from its end."""
 
     rolled_back: int = 0
     """Messages of people that are still to be taken back."""
