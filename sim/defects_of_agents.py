@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.decide import agent, agent_calls, draft, task
+from orchestrator.core.decide import agent, agent_calls, draft, mail_delivery
 from orchestrator.tools import subagents
 from sim.mutant import Mutant, text
 
@@ -53,7 +53,7 @@ DEFECTS = (
     Mutant(
         "interrupted sessions go on by results",
         "a result begins a turn of a session whose last one was interrupted",
-        text(task, "_wants_turn", 'autosubmit and state.outcome == "completed"', "autosubmit"),
+        text(mail_delivery, "_wants_turn", 'autosubmit and state.outcome == "completed"', "autosubmit"),
         "lineages",
     ),
     Mutant(

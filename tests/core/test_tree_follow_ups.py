@@ -225,6 +225,62 @@ def test_word_of_a_child_that_works_is_no_result_and_says_that_it_works() -> Non
     assert result["messages"] == []
 
 
+# ── words behind a failure ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("came", ["before the failure", "behind it"])
+@pytest.mark.parametrize("by", ["its parent", "a person", "its child"])
+def test_agent_that_fails_is_begun_again_by_a_word_that_it_has_not_read(by: str, came: str) -> None:
+    tree, (agent,) = a_family()
+    child = agent.spawns("deeper")
+    tree.settle()
+    agent.begin()
+    if by == "a person":
+        word = op("message_agent", agent_id=agent.id, text="mind the gap")
+        tree.root.submit(word, "word", who="ann", agents=(tree.target(agent.id),))
+    else:
+        (tree.root if by == "its parent" else child).sends(agent.id, "mind the gap")
+    if came == "before the failure":
+        tree.settle()
+    agent.breaks("fatal", "no such model")
+    tree.settle()
+    assert [mail.content["completion_status"] for mail in tree.root.state.tree.inbox] == ["failed"]
+    assert (agent.standing, agent.task.id) == ("running", "auto-1")
+    assert [one.agent_id for one in tree.root.state.tree.active_children] == [agent.id]
+    tree.check()
+    agent.begin()
+    assert "mind the gap" in str(agent.shown()[-1])
+    agent.breaks("fatal", "no such model")
+    assert (agent.standing, agent.state.tree.inbox) == ("failed", ())
+
+
+def test_word_of_a_person_to_a_root_that_fails_is_read_and_results_wait() -> None:
+    tree, (child,) = a_family()
+    tree.root.begin()
+    answers(child)
+    tree.settle()
+    tree.root.breaks("fatal", "no such model")
+    assert tree.root.state.task is None
+    tree.root.say("again", "u2")
+    tree.root.begin()
+    word = op("message_agent", agent_id=0, text="look again")
+    tree.root.submit(word, agents=(tree.target(0),), who="ann")
+    tree.settle()
+    tree.root.breaks("fatal", "no such model")
+    assert tree.root.task.id == "auto-1"
+
+
+def test_agent_that_fails_before_a_request_has_shown_its_mail_rests_with_it() -> None:
+    tree, (agent,) = a_family()
+    tree.root.sends(agent.id, "mind the gap")
+    tree.settle()
+    agent.happens(c.CommitRefused(c.BeginRequest(), "budget_unpriced"))
+    assert (agent.standing, agent.state.task) == ("failed", None)
+    assert [mail.kind for mail in agent.state.tree.inbox] == ["message"]
+    tree.settle()
+    tree.check()
+
+
 # ── the second time ─────────────────────────────────────────────────────────────────────────
 
 

@@ -21,7 +21,7 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.history import user_message
 from orchestrator.core.ids import AgentId
 from orchestrator.core.settings import SessionFacts
-from orchestrator.core.state import State
+from orchestrator.core.state import State, Task
 from orchestrator.core.tree import Child, Mail
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubagentStatus
@@ -216,6 +216,47 @@ def publish_read(draft: Draft, child: Child, content: JsonMapping) -> None:
 def publish_inbox(draft: Draft, facts: SessionFacts) -> None:
     """An `agent_inbox` event about this session; the commit fills in the depths."""
     publish_depths(draft, facts.born_in, facts.agent_id, facts.session_id, watchers(facts))
+
+
+# ── mail that begins a task ──────────────────────────────────────────────────────────────────────
+
+
+def mail_begins(draft: Draft) -> bool:
+    """Whether mail begins a task: when it comes, or when the task that it met ends."""
+    state = draft.state
+    if draft.over is not None:
+        interrupted = any(mail.interrupt for mail in state.tree.inbox)
+        tried = state.outcome == "completed" or (state.outcome == "failed" and _read_mail(draft.before.task))
+        return interrupted or (tried and _wants_turn(state))
+    return _mail_came(draft) and _wants_turn(state)
+
+
+def _read_mail(task: Task | None) -> bool:
+    """Whether a request of the failed task showed the mail that it met: what waits has come since.
+
+    A task that fails without one leaves its mail where it was, or the next would fail of it for ever.
+    """
+    if task is None:
+        return False
+    return len(task.calls) > 0 or (task.request is not None and task.request.purpose == "turn")
+
+
+def _mail_came(draft: Draft) -> bool:
+    now, before = draft.state.tree.inbox, draft.before.tree.inbox
+    return bool(now) and now[-1] not in before[-1:]
+
+
+def _wants_turn(state: State) -> bool:
+    """Whether the inbox of an idle session begins a task: an order does, a result if that is wanted.
+
+    After an interrupt or an error a result waits for the next input; so does what agents write to a root.
+    """
+    results = state.facts.tree_rules.autosubmit and state.outcome == "completed"
+    orders = results if state.facts.is_root else True
+    return any(
+        bool(mail.content.get("person")) or (orders if mail.kind == "message" else results)
+        for mail in state.tree.inbox
+    )
 
 
 # ── what a person said and no model will read ─────────────────────────────────────────────────────

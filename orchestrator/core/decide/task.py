@@ -24,6 +24,7 @@ from orchestrator.core.commands import CommitRefused
 from orchestrator.core.commit_parts import BUDGET_TIMER, RETRY_TIMER, approval_timer, wait_timer
 from orchestrator.core.compaction import LONG_TEXT, newest_texts, nothing_said, stored_texts
 from orchestrator.core.decide.agent import (
+    come_to_rest,
     end_watchdogs,
     expect_ends,
     flag_and_notify,
@@ -33,6 +34,7 @@ from orchestrator.core.decide.agent import (
 from orchestrator.core.decide.call_end import close, withdrawn
 from orchestrator.core.decide.draft import DoesNotFit, Draft, publish_input, show_tokens
 from orchestrator.core.decide.folder_fault import folder_fault
+from orchestrator.core.decide.mail_delivery import mail_begins
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, message_text, opened_message, user_message
 from orchestrator.core.modes import (
@@ -92,7 +94,10 @@ def start_next(draft: Draft) -> None:
         draft.sender = None
         # A compaction that has nothing to do is over at once.
         start_next(draft)
-    elif _mail_begins(draft):
+    elif mail_begins(draft):
+        if draft.over is not None and draft.over.outcome == FAILED:
+            # The parent is told of the failure first: another task will have another result.
+            come_to_rest(draft)
         begin_mail_task(draft)
 
 
@@ -100,33 +105,6 @@ def _may_take_input(draft: Draft) -> bool:
     """Whether queued input begins a task: a session that was closed over it waits for more input."""
     state = draft.state
     return not state.closed or len(state.queue) > len(draft.before.queue) or state.looks_for_turn
-
-
-def _mail_begins(draft: Draft) -> bool:
-    """Whether mail begins a task: when it comes, or when the task that it met ends."""
-    state = draft.state
-    if draft.over is not None:
-        interrupted = any(mail.interrupt for mail in state.tree.inbox)
-        return interrupted or (state.outcome == "completed" and _wants_turn(state))
-    return _mail_came(draft) and _wants_turn(state)
-
-
-def _mail_came(draft: Draft) -> bool:
-    now, before = draft.state.tree.inbox, draft.before.tree.inbox
-    return bool(now) and now[-1] not in before[-1:]
-
-
-def _wants_turn(state: State) -> bool:
-    """Whether the inbox of an idle session begins a task: an order does, a result if that is wanted.
-
-    After an interrupt or an error a result waits for the next input; so does what agents write to a root.
-    """
-    results = state.facts.tree_rules.autosubmit and state.outcome == "completed"
-    orders = results if state.facts.is_root else True
-    return any(
-        bool(mail.content.get("person")) or (orders if mail.kind == "message" else results)
-        for mail in state.tree.inbox
-    )
 
 
 def close_session(draft: Draft, by: str) -> None:
