@@ -27,7 +27,7 @@ from sim.agent_cards import (
     untrue_letter,
     untrue_order,
 )
-from sim.grammar_terms import OUTPUTS, REDACTED
+from sim.grammar_terms import ADDED, OUTPUTS, REDACTED
 from sim.queued import Waiting
 
 if TYPE_CHECKING:
@@ -371,6 +371,8 @@ class AgentRules:
             self._broken("awaited", f"{session}: {call_id} waits, and could read {there}")
         if orders := log.orders():
             self._broken("awaited", f"{session}: {call_id} waits, and {orders} tell it what to do")
+        if said := [item for item in log.task["steered"] if ADDED not in item] if log.task else []:
+            self._broken("awaited", f"{session}: {call_id} waits, and a person has said {said}")
         if not log.to_come(call_id):
             self._broken("awaited", f"{session}: {call_id} waits, and nothing is to come")
 

@@ -205,6 +205,31 @@ def test_await_returns_at_once_where_none_of_those_that_it_names_is_at_work(name
     assert ("wait:wait" in tree.root.timers) == at_work
 
 
+@pytest.mark.parametrize("said", ["before the call", "while it waits", "messages without a turn"])
+def test_await_returns_at_once_for_input_that_joins_its_task(said: str) -> None:
+    tree, (child,) = a_family()
+    tree.root.begin()
+    if said == "before the call":
+        tree.root.say("what else?", "u2", delivery="steer")
+    tree.root.calls("w", name="subagent_await")
+    tree.root.ends()
+    tree.root.assessed("w", Await(300_000))
+    if said == "while it waits":
+        assert tree.root.task.waiting is not None
+        tree.root.say("what else?", "u2", delivery="steer")
+    elif said == "messages without a turn":
+        added = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "by the way"}]}
+        tree.root.submit(op("inject_items", items=[added]), "i1")
+        assert tree.root.told("w") is None
+        return
+    waited = {"timed_out": False, "injected": False, "ready": [], "waiting": [child.id]}
+    assert (tree.root.told("w"), tree.root.timers) == (waited, {})
+    tree.root.begin()
+    assert tree.root.texts()[-1] == "what else?"
+    assert child.standing == "running"
+    tree.check()
+
+
 def test_word_of_a_child_that_works_is_no_result_and_says_that_it_works() -> None:
     tree, (first, second) = a_family(2)
     tree.root.begin()

@@ -51,7 +51,7 @@ from orchestrator.core.decide.mail_delivery import (
 )
 from orchestrator.core.entries import Entry, encode_json
 from orchestrator.core.frozen import record
-from orchestrator.core.history import call_output
+from orchestrator.core.history import INJECTED, call_output
 from orchestrator.core.ids import AgentId
 from orchestrator.core.lines import given
 from orchestrator.core.modes import (
@@ -805,7 +805,8 @@ def end_wait(draft: Draft) -> None:
     if call is None or not isinstance(call.work, AwaitWork):
         return
     mails = _matching(draft.state, call.work)
-    if mails or _instructed(draft.state) or not _something_to_come(draft.state, call.work):
+    called = _called_back(draft.state)
+    if mails or called or not _something_to_come(draft.state, call.work):
         _end_wait(draft, call, mails, timed_out=False)
 
 
@@ -829,9 +830,15 @@ def _matching(state: State, wait: AwaitWork) -> list[Mail]:
     return [mail for mail in mails if mail.agent_id in named or mail.agent_id not in state.tree.children]
 
 
-def _instructed(state: State) -> bool:
-    """A message from above: the next request carries it, so the wait is over."""
-    return any(is_instruction(state.facts, mail) for mail in state.tree.inbox)
+def _called_back(state: State) -> bool:
+    """A message from above, or input that joins the task: the next request carries it, so the wait is over.
+
+    Messages that a client adds to the conversation ask for no request of their own.
+    """
+    said = state.task.steered if state.task is not None else ()
+    return any(INJECTED not in item for item in said) or any(
+        is_instruction(state.facts, mail) for mail in state.tree.inbox
+    )
 
 
 def _something_to_come(state: State, wait: AwaitWork) -> bool:
