@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -39,6 +40,35 @@ def test_all_results_that_a_parent_has_not_read_come_in_one_answer_each_by_itsel
         answers(child, said)
     ready = tree.root.awaits()["ready"]
     assert [each["completion"]["Completed"]["last_message"] for each in ready] == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("parent", ["has completed", "is at work", "was interrupted", "has failed"])
+def test_message_just_before_a_failure_is_read_with_the_failure(parent: str) -> None:
+    tree, (child,) = a_family()
+    if parent != "was interrupted":
+        tree.root.begin()
+    if parent == "has completed":
+        tree.root.answers_now("so far")
+    elif parent == "was interrupted":
+        tree.root.interrupt()
+    elif parent == "has failed":
+        tree.root.breaks("fatal", "no such model")
+    child.sends(0, "half of it is there")
+    child.begin()
+    child.breaks("fatal", "no such model")
+    tree.settle()
+    assert child.standing == "failed"
+    if parent == "is at work":
+        tree.root.answers_now("so far")
+    elif parent != "has completed":
+        # Neither begins a turn of a root that was stopped, or has failed: its next input does.
+        assert tree.root.state.task is None
+        tree.root.say("and?")
+    tree.root.begin()
+    (group,) = json.loads(tree.root.shown()[-1]["output"])["ready"]
+    assert [message["prompt"] for message in group["messages"]] == ["half of it is there"]
+    assert group["completion_status"] == "failed"
+    assert tree.root.state.tree.inbox == ()
 
 
 def test_no_autosubmit_leaves_the_result_for_an_await() -> None:
