@@ -71,6 +71,10 @@ from orchestrator.core.history import INHERITED
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.sender import Sender
 from orchestrator.core.state import State
+from orchestrator.protocol import agents, scalars
+from orchestrator.protocol.catalog import SkillScope
+from orchestrator.protocol.events import CodexErrorKind, HttpFaultKind
+from orchestrator.protocol.policy import NetworkAccess
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.archive import Storage
@@ -122,8 +126,20 @@ _KEPT: Final = frozenset(
 """Fields whose texts stay: types, ids and names by which the log is folded."""
 _WHOLE: Final = frozenset({"settings", "by", "sender", "parent", "grant_root"})
 """Fields that stay with all that is in them."""
-_CHOICES: Final = frozenset({"auto", "concise", "detailed", "none"})
-"""Values of `summary` in an op, where it is no text."""
+_CHOICES: Final[Mapping[str, frozenset[str]]] = {
+    "summary": frozenset(scalars.ReasoningSummary),
+    "codex_error_info": frozenset((*CodexErrorKind, *HttpFaultKind)),
+    "reason": frozenset((*scalars.Refusal, *scalars.TurnAbortReason)),
+    "collaboration_mode_kind": frozenset(scalars.ModeKind),
+    "reasoning_effort": frozenset(scalars.ReasoningEffort),
+    "stream": frozenset(scalars.OutputStream),
+    "cancel": frozenset(agents.CancelEvidence),
+    "origin": frozenset(agents.AgentOrigin),
+    "state": frozenset(("starting", "ready", "failed", "cancelled")),
+    "scope": frozenset(SkillScope),
+    "network_access": frozenset(NetworkAccess),
+}
+"""Values of fields where those are no words: a client decodes no event that has another text there."""
 WITH_WORDS: Final[frozenset[type[f.Fact]]] = frozenset(
     {
         *(f.TaskBegun, f.Steered, f.InputQueued, f.QueuedEdited, f.MailReceived, f.SummaryReceived),
@@ -235,7 +251,7 @@ def _replaced(value: Any, names: bool) -> Any:
 
 def _stays(name: str, text: str, names: bool) -> bool:
     """Whether a field's text is no words of anybody."""
-    return name in _KEPT or (name == "name" and not names) or (name == "summary" and text in _CHOICES)
+    return name in _KEPT or (name == "name" and not names) or text in _CHOICES.get(name, ())
 
 
 def words_of(value: Any, names: bool = False) -> Iterator[str]:

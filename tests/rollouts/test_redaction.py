@@ -368,6 +368,39 @@ def test_what_stands_instead_of_a_queued_turn_is_a_turn() -> None:
     assert UserTurn.of(made).op.type == "user_turn"
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"type": "error", "message": SECRET, "codex_error_info": "bad_request", "reason": "other_turn"},
+        {"type": "turn_aborted", "reason": "replaced"},
+        {"type": "task_started", "model_context_window": None, "collaboration_mode_kind": "plan"},
+        {"type": "exec_command_output_delta", "call_id": "c", "stream": "stderr", "chunk": "YQ=="},
+        {"type": "subagent_lifecycle", "event": "status", "status": "canceled", "cancel": "proved"},
+        {"type": "mcp_startup_update", "server": "s", "status": {"state": "failed", "error": SECRET}},
+    ],
+    ids=lambda message: message["type"],
+)
+def test_what_stands_instead_of_an_event_has_the_choices_that_a_client_decodes_it_by(
+    message: dict[str, Any],
+) -> None:
+    from orchestrator.rollouts.redaction import instead_of
+
+    line = {"type": "event_msg", "id": "t", "payload": message}
+    made = instead_of(line, lambda _: None)["payload"]
+    chosen = ("codex_error_info", "reason", "collaboration_mode_kind", "stream", "cancel")
+    assert {name: made.get(name) for name in chosen} == {name: message.get(name) for name in chosen}
+    assert SECRET not in repr(made)
+    assert made.get("status", {}) in ("canceled", {}, {"state": "failed", "error": "[redacted]"})
+
+
+def test_reason_in_words_is_replaced() -> None:
+    from orchestrator.rollouts.redaction import instead_of
+
+    asked = {"type": "exec_approval_request", "call_id": "c", "command": ["x"], "reason": SECRET}
+    line = {"type": "event_msg", "payload": asked}
+    assert instead_of(line, lambda _: None)["payload"]["reason"] == "[redacted]"
+
+
 @pytest.mark.parametrize("copies", ["have the text", "are without a name", "are written anew"])
 async def test_upkeep_finishes_what_a_process_that_died_has_left(
     kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copies: str
