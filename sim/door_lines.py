@@ -43,8 +43,8 @@ class LineEars(Ears):
     number = greeted_at = 0
     _told_in = 0
     """How often Redis had gone back when it was told its place."""
-    _last: tuple[int, Told] | None = None
-    """The last line of the queue, or of the gateway's own."""
+    _last: tuple[int, Told, bool] | None = None
+    """The last line of the queue, or of the gateway's own; and whether it had an id that was the client's."""
     _greeted = _gaps = False
     _since = 0
     """The entry behind which the log is told, where there was a gap."""
@@ -86,7 +86,7 @@ class LineEars(Ears):
             return
         told = told_of(id, message)
         names = self._doors.named(self.session, *divmod(number, STEP), told)
-        last, self._last = self._last, (number, told)
+        last, self._last = self._last, (number, told, id in self.mine)
         if (
             kind == "error"
             and id in self.mine
