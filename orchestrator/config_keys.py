@@ -236,6 +236,15 @@ def named(value: str | None) -> str | None:
     return value
 
 
+def pool_name(value: str) -> str:
+    """A pool's name as it was given; raises for one that Redis and logs, which keep UTF-8, cannot hold."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise unfit("valid Unicode, without bytes of another encoding") from None
+    return value
+
+
 def store(url: str | None) -> str | None:
     """The URL of a folder or an object store; raises for a path: it would begin where each process does."""
     if url and not _STORE.match(url):
@@ -497,6 +506,7 @@ class SessionDefaults(Table):
         return names
 
     _named = field_validator("model", "model_provider")(named)
+    _pool = field_validator("pool")(pool_name)
 
 
 SESSION_KEYS: Mapping[str, str] = {name: mark.key for name, mark in settings_of(SessionDefaults)} | {
@@ -994,6 +1004,11 @@ class WorkerSettings(Table):
     trace_contents: bool = setting(False, "worker.trace_contents")
     """Whether traces hold what people say, what agents answer, and what tools are given and give back, 4,096
     characters each. Without it they hold none of it."""
+
+    @field_validator("pools")
+    @classmethod
+    def _pools(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(pool_name, names))
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

@@ -464,6 +464,17 @@ def test_override_that_is_none_is_refused_with_an_example(load: Load, override: 
         load(overrides=[override])
 
 
+def test_pool_of_odd_bytes_is_refused_wherever_it_is_named(load: Load) -> None:
+    odd = "gpu\udcff"
+    for named in (
+        {"environ": {"DENDRO_POOL": odd}},
+        {"overrides": [f"pool={odd}"]},
+        {"worker__pools": [odd]},
+    ):
+        with pytest.raises(SettingsError, match=r"pools? = .*: valid Unicode"):
+            load(**named)
+
+
 def test_error_names_the_source_that_is_to_blame(load: Load, folder: Path) -> None:
     with pytest.raises(SettingsError, match=re.escape(str(folder / "dendro.toml"))):
         load("worker.concurrency = 0")
