@@ -118,23 +118,38 @@ def row(head: SessionHead, serving: Serving, agent: Agent | None = None) -> dict
 async def sessions_listed(broker: Broker, wanted: Filter, limit: int, *, all: bool) -> Listing:
     """Single sessions, agents too, for programs."""
     listing = Listing(await broker.logs.count_sessions())
-    async for found, head in found_rows(broker, listing.total if all else max(limit, LOOKED_THROUGH)):
-        listing.looked += 1
-        if wanted.wants(found) and (all or not head.labels.ephemeral):
+    async for page in _pages(broker, listing.total if all else max(limit, LOOKED_THROUGH)):
+        without = set[TreeId]() if all else await _unspoken(broker, [head for _, head in page])
+        for found, head in page:
+            listing.looked += 1
+            if head.tree in without or not wanted.wants(found) or (head.labels.ephemeral and not all):
+                continue
             listing.rows.append(found)
             if len(listing.rows) == limit and not all:
-                break
+                return listing
     return listing
+
+
+async def _unspoken(broker: Broker, heads: Sequence[SessionHead]) -> set[TreeId]:
+    """The trees of these sessions that are a root alone, to which nobody has spoken yet."""
+    found = {head.tree for head in heads if not head.agent_id and nobody_spoke(head)}
+    agents = await _agents(broker, found)
+    return {tree for tree in found if not agents[tree]}
 
 
 async def found_rows(broker: Broker, most: int) -> AsyncIterator[tuple[dict[str, Any], SessionHead]]:
     """The newest sessions, read a page at a time."""
+    async for page in _pages(broker, most):
+        for found in page:
+            yield found
+
+
+async def _pages(broker: Broker, most: int) -> AsyncIterator[Sequence[tuple[dict[str, Any], SessionHead]]]:
     ids = await broker.logs.newest(most)
     for start in range(0, len(ids), PAGE):
         heads = await readable(broker.logs, ids[start : start + PAGE])
         agents = await _agents(broker, {head.tree for head in heads if head.agent_id})
-        for found, head in zip(await _rows(broker.logs, heads, agents), heads, strict=True):
-            yield found, head
+        yield tuple(zip(await _rows(broker.logs, heads, agents), heads, strict=True))
 
 
 Agents = Mapping[TreeId, Mapping[int, Agent]]

@@ -103,6 +103,9 @@ async def test_sessions_that_a_terminal_only_opened_are_listed_with_all_alone(
     assert "1 session in which nobody has said anything yet" in drawn(listing, 120)
     assert len((await trees_listed(found.broker, ALL, 9, all=True)).trees) == 3
     assert opened[0] not in drawn(listing, 120)
+    for all in (False, True):
+        rows = (await sessions_listed(found.broker, ALL, 9, all=all)).rows
+        assert {row["session_id"] for row in rows} == {*spoken, *family, *(opened if all else ())}
 
 
 @pytest.mark.parametrize(
