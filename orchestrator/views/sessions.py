@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -173,27 +174,42 @@ async def _rows(logs: Logs, heads: Sequence[SessionHead], agents: Agents) -> lis
 async def trees_listed(broker: Broker, wanted: Filter, limit: int, *, all: bool) -> Listing:
     """Whole trees; one is wanted if its root or one of its agents is."""
     listing, seen = Listing(await broker.logs.count_sessions()), set[TreeId]()
+    most = listing.total if all else limit
     ids = await broker.logs.newest(listing.total if all else LOOKED_THROUGH)
     for start in range(0, len(ids), PAGE):
         page = await readable(broker.logs, ids[start : start + PAGE])
-        new = [tree for tree in dict.fromkeys(head.tree for head in page) if tree not in seen]
-        seen.update(new)
-        for tree in await _trees(broker, new, wanted, all=all):
-            if tree is None:
-                listing.unspoken += 1
-                continue
-            listing.trees.append(tree)
-            if len(listing.trees) == limit and not all:
-                listing.looked += page_place(page, tree)
-                return listing
+        if len(listing.trees) < most:
+            await _list_more(broker, listing, page, seen, wanted, most, all=all)
+        # A full list is read on over the agents of its trees: they are no others.
+        looked = len([*takewhile(lambda head: head.tree in seen, page)])
+        if looked < len(page):
+            listing.looked += looked
+            return listing
         listing.looked += len(ids[start : start + PAGE])
     return listing
 
 
-def page_place(page: Sequence[SessionHead], tree: ListedTree) -> int:
-    """The number of a page's sessions that had been looked at when a tree of it was listed."""
-    trees = [head.tree for head in page]
-    return trees.index(tree.root["tree_id"]) + 1
+async def _list_more(
+    broker: Broker,
+    listing: Listing,
+    page: Sequence[SessionHead],
+    seen: set[TreeId],
+    wanted: Filter,
+    most: int,
+    *,
+    all: bool,
+) -> None:
+    """Lists the wanted trees of a page, up to `most` in all; `seen` are those that were looked at."""
+    new = [tree for tree in dict.fromkeys(head.tree for head in page) if tree not in seen]
+    for tree in await _trees(broker, new, wanted, all=all):
+        if tree is None:
+            listing.unspoken += 1
+            continue
+        listing.trees.append(tree)
+        if len(listing.trees) == most:
+            new = new[: new.index(tree.root["tree_id"]) + 1]
+            break
+    seen.update(new)
 
 
 async def _trees(

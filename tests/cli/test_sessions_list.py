@@ -151,6 +151,22 @@ async def test_person_is_told_how_many_of_very_many_sessions_were_looked_at(foun
     assert "looked at" not in drawn(everything, 200)
 
 
+@pytest.mark.parametrize("page", [1, 2, 250])
+async def test_agents_of_listed_trees_are_no_others_that_a_limit_leaves_out(
+    found: Opened, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.views.sessions.PAGE", page)
+    await planted_tree(found, ids(1), updated_ms=1_000)
+    await planted_tree(found, ids(3, 1, 1), ["ready", "ready"], updated_ms=5_000)
+    await planted_tree(found, ids(2, 2, 4), ["ready"], updated_ms=9_000)
+    both = await trees_listed(found.broker, ALL, 2, all=False)
+    assert "looked at 5 of 6 sessions" in drawn(both, 200)
+    await found.broker.command("DEL", found.broker.keys.sessions(0))
+    both = await trees_listed(found.broker, ALL, 2, all=False)
+    assert (len(both.trees), both.looked, both.total) == (2, 5, 5)
+    assert "looked at" not in drawn(both, 200)
+
+
 @pytest.mark.parametrize("limit", [1, 2, 4, 5, 6])
 @pytest.mark.parametrize("all", [True, False])
 async def test_lists_have_at_most_as_many_as_are_wanted_the_newest_first_and_with_all_every_one(
