@@ -62,7 +62,13 @@ async def delete_everywhere(
         await storage.broker.trees.delete_tree(members, owed=owed, by=by)
     except SessionHeld:
         await storage.archive.spare(tree)
+        if await storage.broker.logs.head(SessionId(tree)) is None:
+            # Another person has deleted it meanwhile, and the note was of that deletion, too.
+            await storage.archive.condemn(tree, began_ms)
         raise
+    if not await storage.archive.condemned_lately(tree, began_ms):
+        # Another person's deletion was refused first, and has taken the note back.
+        await storage.archive.condemn(tree, began_ms)
     await storage.archive.delete_tree(tree, began_ms)
 
 

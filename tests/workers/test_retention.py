@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.broker.connection import Connection
+from orchestrator.broker.errors import SessionHeld
 from orchestrator.broker.port import Deployment
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import TreeId
 from orchestrator.rollouts.archive import NOTED_MS, Storage
-from orchestrator.rollouts.deletion import NotDeleted
+from orchestrator.rollouts.deletion import NotDeleted, delete_everywhere
 from orchestrator.rollouts.imports import IMPORTING
 from orchestrator.rollouts.object_store import ArchiveUnavailable
 from tests.workers.actors import DAY_MS, NOON_MS, Author, is_told, session_id, some_entries
@@ -154,6 +156,33 @@ async def test_job_that_dies_behind_a_deletion_it_did_not_see_leaves_nothing_for
     await finish_deletions(storage, await storage.broker.server_ms() + NOTED_MS)
     assert not await archive.has_blob(tree, "0" * 64)
     assert await archive.condemned() == ()
+
+
+@pytest.mark.parametrize("refused", ["first", "second"])
+async def test_note_of_a_deletion_outlives_another_ones_that_was_refused(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    root = await (await (await Author(storage).is_born()).writes(some_entries(3))).closes()
+    tree, deletes = TreeId(root.session), storage.broker.trees.delete_tree
+    members = await storage.broker.logs.heads_of_tree(tree)
+
+    async def is_refused(*_: Any, **how: Any) -> None:
+        if refused == "second":
+            await deletes(members, **how)
+        raise SessionHeld(root.session, "")
+
+    async def comes_behind(*_: Any, **how: Any) -> None:
+        monkeypatch.setattr(storage.broker.trees, "delete_tree", is_refused)
+        with pytest.raises(SessionHeld):
+            await delete_everywhere(storage, members)
+        await deletes(members, **how)
+
+    first = comes_behind if refused == "first" else is_refused
+    monkeypatch.setattr(storage.broker.trees, "delete_tree", first)
+    with suppress(SessionHeld):
+        await delete_everywhere(storage, members)
+    assert await storage.broker.logs.head(root.session) is None
+    assert await storage.archive.condemned() == (tree,)
 
 
 async def test_note_of_a_deletion_is_not_obeyed_for_a_tree_that_lives_and_stays_while_that_may_be_under_way(
