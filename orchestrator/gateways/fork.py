@@ -42,7 +42,7 @@ async def to_fork(found: LogSource, text: str, at: str | None) -> ForkedFrom:
     if at is not None:
         return await _placed(found, head, await _end_of(found, head, at))
     folded = await fold_session(found, head, None)
-    if not folded.broken and folded.state.task is not None:
+    if not (folded.broken or folded.unchecked) and folded.state.task is not None:
         return await _placed(found, head, folded.turn_ends[_last_turn(head, folded.state)])
     return await _source(found, head, folded)
 
@@ -81,6 +81,8 @@ async def _placed(found: LogSource, head: SessionHead, seq: int) -> ForkedFrom:
 async def _source(found: LogSource, head: SessionHead, folded: Folded) -> ForkedFrom:
     if folded.broken is not None:
         raise _broken(head, folded.broken)
+    if folded.unchecked:
+        raise CannotFork(f"the log of session {head.session} is {folded.unchecked}; nothing is built on it")
     state = await _readable(found, head.tree, folded.state)
     return ForkedFrom(head.session, folded.seq, folded.head.hex(), state)
 

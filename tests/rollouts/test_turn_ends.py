@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -209,3 +210,14 @@ async def test_source_at_work_whose_turns_were_all_taken_back_is_not_forked(kept
     session.say("instead")
     with pytest.raises(CannotFork, match="at work on its first turn"):
         await _forked(kept, session)
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+async def test_source_whose_chain_cannot_be_checked_here_is_not_forked(kept: Kept, at_work: bool) -> None:
+    """Without the key nothing of its log is folded: the fork would begin with nothing."""
+    session = _talked()
+    if not at_work:
+        session.answers("answer 3", "r3")
+    source = await kept.has(*map(e.decode_entry, session.lines[2:]))
+    with pytest.raises(CannotFork, match="cannot be checked here"):
+        await to_fork(replace(kept, stored=replace(kept.stored, secret=b"")), str(source), None)
