@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,12 +12,15 @@ from orchestrator.broker.records import StoredEntry
 from orchestrator.core import entries as e
 from orchestrator.core.birth import ForkedFrom
 from orchestrator.core.entries import Entry
+from orchestrator.gateways import fork
 from orchestrator.gateways.app_server.messages import RpcError
 from orchestrator.gateways.app_server.methods.changes import _said_since
 from orchestrator.gateways.app_server.methods.turns import ThreadFork, _last_ended, _source
 from orchestrator.gateways.fork import CannotFork, to_fork
 from orchestrator.protocol.events import AgentMessage
 from orchestrator.rollouts.full_log import PAGE, end_of_turn
+from orchestrator.rollouts.replay import Folded
+from orchestrator.rollouts.verify import unchecked_for
 from orchestrator.views.thread_log import ThreadLog
 from tests.core.driver import Session, assistant, op, user_message
 from tests.rollouts.deployments import Kept
@@ -212,12 +214,14 @@ async def test_source_at_work_whose_turns_were_all_taken_back_is_not_forked(kept
         await _forked(kept, session)
 
 
-@pytest.mark.parametrize("at_work", [True, False])
-async def test_source_whose_chain_cannot_be_checked_here_is_not_forked(kept: Kept, at_work: bool) -> None:
+async def test_source_whose_chain_cannot_be_checked_here_is_not_forked(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the key nothing of its log is folded: the fork would begin with nothing."""
-    session = _talked()
-    if not at_work:
-        session.answers("answer 3", "r3")
-    source = await kept.has(*map(e.decode_entry, session.lines[2:]))
+
+    async def folded(found: Any, head: Any, at: int | None) -> Folded:
+        return Folded(None, unchecked=unchecked_for(""))
+
+    monkeypatch.setattr(fork, "fold_session", folded)
     with pytest.raises(CannotFork, match="cannot be checked here"):
-        await to_fork(replace(kept, stored=replace(kept.stored, secret=b"")), str(source), None)
+        await _forked(kept, _talked())
