@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 import orjson
@@ -325,20 +326,24 @@ async def hand_in_all(
         # Before any counts: who is told of an error does not expect that some did.
         check_bounds(Submission(id, op))
 
-    async def submit(asked: Asked, op: AnswerOp, id: SubmissionId) -> None:
+    async def submit(asked: Asked, op: AnswerOp, id: SubmissionId) -> bool:
         async with gate:
-            await client.submit(asked.session, Submission(id, op))
+            return (await client.submit(asked.session, Submission(id, op))).quarantined
 
     # None is left on its way where another one fails.
     handing = (submit(*answer, id) for answer, id in zip(answers, ids, strict=True))
     done = await asyncio.gather(*handing, return_exceptions=True)
-    failed = [error for error in done if error is not None]
+    failed = [error for error in done if isinstance(error, BaseException)]
     known = BrokerError | MalformedSubmission
     if unforeseen := next((error for error in failed if not isinstance(error, known)), None):
         raise unforeseen
     if failed and len(failed) == len(done):
         raise failed[0]
-    told = {place: (NOT_TAKEN, str(error), 0) for place, error in enumerate(done) if error is not None}
+    told = {place: (NOT_TAKEN, str(done[place]), 0) for place in range(len(done)) if done[place] in failed}
+    # Answers that are kept name the remedy that their session needs by now.
+    answers = [
+        (replace(one, quarantined=it is True), op) for (one, op), it in zip(answers, done, strict=True)
+    ]
 
     async def all_told() -> bool:
         for place, (asked, _) in enumerate(answers):

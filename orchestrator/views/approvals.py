@@ -20,7 +20,7 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, listed_agents
 from orchestrator.protocol.policy import ReviewDecision
-from orchestrator.views import Contradiction, ViewError
+from orchestrator.views import Contradiction, SetAside, ViewError
 from orchestrator.views.find import short_ids
 from orchestrator.views.readable import readable, readable_head
 from orchestrator.views.sessions import no_worker
@@ -77,6 +77,8 @@ class Asked:
     """The turn that it belongs to; empty where an older version has asked."""
     digest: str = ""
     """The digest of its event, as the queue says; empty where an older version has asked."""
+    quarantined: bool = False
+    """Whether its session was quarantined when the answer was handed in: no worker may take it."""
 
     @property
     def subject(self) -> str:
@@ -282,11 +284,16 @@ class Decided:
     at_ms: int = 0
     """The moment of the decision; 0 where it is not known."""
 
+    @property
+    def kept_since(self) -> str:
+        """The reason why the answer waits, with the remedy."""
+        return str(SetAside(self.asked.session)) if self.asked.quarantined else no_worker(self.asked.pool)
+
     def line(self) -> str:
         """The decision in words for a person."""
         about = f"{self.asked.call}  {self.asked.subject}"
         if not self.decision:
-            return f"{about}: handed in, and kept; {no_worker(self.asked.pool)}"
+            return f"{about}: handed in, and kept; {self.kept_since}"
         if self.decision == NOT_TAKEN:
             return f"{about}: {NOT_TAKEN}: {self.who}"
         if self.decision == WITHDRAWN:

@@ -82,10 +82,11 @@ class Client:
         self.taken: list[SessionId] = []
         self.waited_for: list[SessionId] = []
 
-    async def submit(self, session: SessionId, submission: Any) -> None:
+    async def submit(self, session: SessionId, submission: Any) -> Any:
         if session in self.refuses:
             raise self.refuses[session]
         self.taken.append(session)
+        return SimpleNamespace(quarantined=False)
 
     async def until(self, sessions: Any, look: Any, patience_s: float) -> bool:
         self.waited_for = list(sessions)

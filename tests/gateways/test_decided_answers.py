@@ -14,6 +14,7 @@ from orchestrator.core.commit_parts import WITHDRAWN
 from orchestrator.core.facts import Answered, TaskEnded
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.gateways import submit
+from orchestrator.gateways.app_server.methods import approvals
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.policy import ReviewDecision
@@ -30,7 +31,11 @@ class Ben:
 
     who = "ben"
 
-    async def submit(self, session: SessionId, submission: Any) -> None: ...
+    def __init__(self, *, quarantined: bool = False) -> None:
+        self._submitted = SimpleNamespace(quarantined=quarantined)
+
+    async def submit(self, session: SessionId, submission: Any) -> Any:
+        return self._submitted
 
     async def until(
         self, sessions: object, look: Callable[[], Awaitable[bool]], patience_s: float | None
@@ -82,3 +87,15 @@ async def test_of_what_the_log_says_since_the_request_was_seen_the_first_that_is
     op = ops.ExecApproval(id="c", decision=ReviewDecision.APPROVED)
     decided = await submit.hand_in(cast(Any, Ben()), found, ASKED, op)
     assert decided.decision == ("approved" if answered else WITHDRAWN)
+
+
+@pytest.mark.parametrize("quarantined", [True, False])
+async def test_answer_that_is_kept_names_the_remedy_that_its_session_needs(
+    quarantined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, op = logged(monkeypatch), ops.ExecApproval(id="c", decision=ReviewDecision.APPROVED)
+    decided = await submit.hand_in(cast(Any, Ben(quarantined=quarantined)), found, ASKED, op)
+    for told in (decided.line(), approvals._outcome(decided, decided.ours)["text"]):
+        assert "handed in, and kept" in str(told)
+        assert (f"dendro revoke {SESSION}" in str(told)) is quarantined
+        assert ("no worker" in str(told)) is not quarantined

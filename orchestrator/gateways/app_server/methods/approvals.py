@@ -334,7 +334,8 @@ def answered_json(found: Answered | None) -> JsonObject:
 def _outcome(decided: Decided, ours: bool) -> JsonObject:
     named: JsonObject = {"threadId": decided.asked.session, "callId": decided.asked.call_id}
     if not decided.decision:
-        text = f"handed in, and kept: no worker of {decided.asked.pool} has taken it yet"
+        nobody = f"no worker of {decided.asked.pool} has taken it yet"
+        text = f"handed in, and kept: {decided.kept_since if decided.asked.quarantined else nobody}"
         return {**named, "outcome": "kept", "decision": None, "text": text, "who": None, "atMs": None}
     if decided.decision == NOT_TAKEN:
         text = f"{NOT_TAKEN}: {decided.who}"
