@@ -94,10 +94,19 @@ async def _drain(invocation: Invocation, name: str, *, wait: bool) -> None:
         if worker is None:
             typer.echo(f"{name} has left already", err=True)
             return
-        held = f"; it gives {counted(worker.state.held, 'session')} back" if worker.state.held else ""
-        typer.echo(f"{worker.name} is told within {HEARTBEAT_S} s to drain{held}", err=True)
+        # Nobody waits for one that is silent: the error says how it stands.
+        if not (wait and worker.silent):
+            typer.echo(_told(worker), err=True)
         if wait and (silent := await until_left(found.broker.claims, worker)) is not None:
             raise Fault(f"{worker.name} has not left: {silent.remarks[0]}", ExitCode.FAILED)
+
+
+def _told(worker: SeenWorker) -> str:
+    """The moment at which a worker hears that it is to drain."""
+    if worker.silent:
+        return f"{worker.name} is told to drain if it comes back: {worker.remarks[0]}"
+    held = f"; it gives {counted(worker.state.held, 'session')} back" if worker.state.held else ""
+    return f"{worker.name} is told within {HEARTBEAT_S} s to drain{held}"
 
 
 def _for_programs(worker: SeenWorker) -> dict[str, object]:
