@@ -60,7 +60,8 @@ def sessions(
     root or one of its agents fits.
     due: it has work, and no worker has taken it; lost: its worker is gone;
     process_running: it is idle, and a process that it started lives on.
-    Sessions that were opened, and no word said, are shown with --all alone.
+    Sessions that were opened, and no word said, are shown with --all alone, as
+    are trees that a client has put away (archived).
     A narrow terminal is not shown holder, left, model, tokens, folder, change,
     agents, age: the first of them first, and no figure is cut.
 
@@ -217,7 +218,9 @@ def _remarks(listing: Listing) -> Iterator[str]:
     if listing.unspoken:
         those = counted(listing.unspoken, "session")
         yield f"{those} in which nobody has said anything yet: --all shows them too"
-    elif not listing.trees:
+    if listing.shelved:
+        yield f"{counted(listing.shelved, 'tree')} put away (archived) by a client: --all shows them too"
+    if not (listing.trees or listing.unspoken or listing.shelved):
         yield "no session fits; without TEXT, --status and --folder all are meant"
     unserved = [tree.root["pool"] for tree in listing.trees if tree.root["nobody_serves"]]
     for pool in sorted(set(unserved)):
@@ -264,7 +267,9 @@ def search(
     all: Annotated[
         bool,
         typer.Option(
-            "--all", help="Ephemeral sessions, too; with --content more than the newest 1,000 conversations."
+            "--all",
+            help="Ephemeral sessions and those put away (archived), too; with --content more than the newest "
+            "1,000 conversations.",
         ),
     ] = False,
 ) -> None:
@@ -295,12 +300,12 @@ async def _search(invocation: Invocation, text: str, limit: int, *, content: boo
 
 async def _search_each(found: Opened, text: str, limit: int, *, content: bool, all: bool) -> None:
     from orchestrator.views.search import matches
-    from orchestrator.views.sessions import Filter, found_rows
+    from orchestrator.views.sessions import Filter, found_rows, listed_rows
 
     total, shown = await found.broker.logs.count_sessions(), 0
     most = total if all or not content else LOOKED_THROUGH
     wanted = Filter(text)
-    async for row, head in found_rows(found.broker, most):
+    async for row, head in (found_rows if all else listed_rows)(found.broker, most):
         if head.labels.ephemeral and not all:
             continue
         lines = [line async for line in matches(found, head, text)] if content else []

@@ -66,7 +66,7 @@ from orchestrator.rollouts import ArchiveUnavailable, BrokenArchive
 from orchestrator.views import SetAside, ViewError
 from orchestrator.views.asked_requests import OpenRequests
 from orchestrator.views.event import Event
-from orchestrator.views.sessions import LOOKED_THROUGH, Filter, found_rows
+from orchestrator.views.sessions import LOOKED_THROUGH, Filter, listed_rows
 from orchestrator.views.tree import TreeReader, message_summary
 
 # ── door ──────────────────────────────────────────────────────────────────────────────────────────
@@ -158,6 +158,7 @@ class ThreadsArguments(_Arguments):
 
     limit: int = Field(20, description="How many.", ge=1, le=MOST_LISTED)
     text: str = Field("", description="Only those whose name, title or folder has it.", max_length=200)
+    archived: bool = Field(False, description="Those that were put away (archived), instead of the others.")
 
 
 class TreeArguments(_Arguments):
@@ -480,7 +481,8 @@ class McpDoor:
 
     async def _threads(self, arguments: ThreadsArguments) -> list[dict[str, Any]]:
         wanted, own, found = Filter(text=arguments.text), self._client.namespace, list[dict[str, Any]]()
-        async for row, head in found_rows(self._there.broker, LOOKED_THROUGH):
+        rows = listed_rows(self._there.broker, LOOKED_THROUGH, shelved=arguments.archived)
+        async for row, head in rows:
             if head.labels.ephemeral:
                 continue
             if own in (None, head.labels.namespace) and wanted.wants(row):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from itertools import takewhile
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -78,6 +79,13 @@ class ListedTree:
     """The number of agents at each status."""
 
 
+class LeftOut(Enum):
+    """The reason why a tree that fits is not shown."""
+
+    UNSPOKEN = auto()
+    SHELVED = auto()
+
+
 @dataclass(slots=True)
 class Listing:
     """The newest sessions or trees that are wanted."""
@@ -90,6 +98,8 @@ class Listing:
     rows: list[dict[str, Any]] = field(default_factory=list)
     unspoken: int = 0
     """Sessions that are left out because nobody has said anything in them yet."""
+    shelved: int = 0
+    """Trees that are left out because a client has put them away."""
 
     @property
     def whole(self) -> bool:
@@ -120,7 +130,8 @@ async def sessions_listed(broker: Broker, wanted: Filter, limit: int, *, all: bo
     """Single sessions, agents too, for programs."""
     listing = Listing(await broker.logs.count_sessions())
     async for page in _pages(broker, listing.total if all else max(limit, LOOKED_THROUGH)):
-        without = set[TreeId]() if all else await _unspoken(broker, [head for _, head in page])
+        heads = [head for _, head in page]
+        without = set() if all else await _unspoken(broker, heads) | await put_away(broker, heads)
         for found, head in page:
             listing.looked += 1
             if head.tree in without or not wanted.wants(found) or (head.labels.ephemeral and not all):
@@ -136,6 +147,25 @@ async def _unspoken(broker: Broker, heads: Sequence[SessionHead]) -> set[TreeId]
     found = {head.tree for head in heads if not head.agent_id and nobody_spoke(head)}
     agents = await _agents(broker, found)
     return {tree for tree in found if not agents[tree]}
+
+
+async def put_away(broker: Broker, heads: Sequence[SessionHead]) -> set[TreeId]:
+    """The trees of these sessions that a client has put away, as their roots tell."""
+    roots = {head.tree: head for head in heads if not head.agent_id}
+    others = sorted({head.tree for head in heads} - roots.keys())
+    roots |= {head.tree: head for head in await readable(broker.logs, [SessionId(tree) for tree in others])}
+    return {tree for tree, root in roots.items() if root.shelved}
+
+
+async def listed_rows(
+    broker: Broker, most: int, *, shelved: bool = False
+) -> AsyncIterator[tuple[dict[str, Any], SessionHead]]:
+    """The newest sessions without those that were put away; or those alone."""
+    async for page in _pages(broker, most):
+        away = await put_away(broker, [head for _, head in page])
+        for found, head in page:
+            if (head.tree in away) is shelved:
+                yield found, head
 
 
 async def found_rows(broker: Broker, most: int) -> AsyncIterator[tuple[dict[str, Any], SessionHead]]:
@@ -202,8 +232,11 @@ async def _list_more(
     """Lists the wanted trees of a page, up to `most` in all; `seen` are those that were looked at."""
     new = [tree for tree in dict.fromkeys(head.tree for head in page) if tree not in seen]
     for tree in await _trees(broker, new, wanted, all=all):
-        if tree is None:
+        if tree is LeftOut.UNSPOKEN:
             listing.unspoken += 1
+            continue
+        if tree is LeftOut.SHELVED:
+            listing.shelved += 1
             continue
         listing.trees.append(tree)
         if len(listing.trees) == most:
@@ -214,16 +247,17 @@ async def _list_more(
 
 async def _trees(
     broker: Broker, trees: Sequence[TreeId], wanted: Filter, *, all: bool
-) -> list[ListedTree | None]:
-    """The wanted ones of these trees; None for one that nobody has spoken to yet, unless `all` are shown."""
+) -> list[ListedTree | LeftOut]:
+    """The wanted ones of these trees, or why one of them is not shown unless `all` are."""
     agents = await _agents(broker, set(trees))
     members = [SessionId(tree) for tree in trees]
     members += [SessionId(agent.session) for tree in trees for agent in agents[tree].values()]
     rows: dict[str, list[dict[str, Any]]] = {}
-    unspoken, ephemeral = set[str](), set[str]()
+    unspoken, shelved, ephemeral = set[str](), set[str](), set[str]()
     for start in range(0, len(members), PAGE):
         heads = await readable(broker.logs, members[start : start + PAGE])
         unspoken.update(head.tree for head in heads if not head.agent_id and nobody_spoke(head))
+        shelved.update(head.tree for head in heads if not head.agent_id and head.shelved)
         ephemeral.update(head.tree for head in heads if not all and head.labels.ephemeral)
         for found in await _rows(broker.logs, heads, agents):
             rows.setdefault(found["tree_id"], []).append(found)
@@ -232,10 +266,15 @@ async def _trees(
         for tree in trees
         if tree in rows and tree not in ephemeral and any(map(wanted.wants, rows[tree]))
     )
-    return [
-        None if tree in unspoken and len(rows[tree]) == 1 and not all else _tree(rows[tree])
-        for tree in found_trees
-    ]
+
+    def shown(tree: TreeId) -> ListedTree | LeftOut:
+        if tree in shelved and not all:
+            return LeftOut.SHELVED
+        if tree in unspoken and len(rows[tree]) == 1 and not all:
+            return LeftOut.UNSPOKEN
+        return _tree(rows[tree])
+
+    return [*map(shown, found_trees)]
 
 
 def nobody_spoke(head: SessionHead) -> bool:

@@ -24,6 +24,7 @@ from orchestrator.views.sessions import (
     Filter,
     ListedTree,
     Listing,
+    listed_rows,
     session_status,
     sessions_listed,
     trees_listed,
@@ -106,6 +107,29 @@ async def test_sessions_that_a_terminal_only_opened_are_listed_with_all_alone(
     for all in (False, True):
         rows = (await sessions_listed(found.broker, ALL, 9, all=all)).rows
         assert {row["session_id"] for row in rows} == {*spoken, *family, *(opened if all else ())}
+
+
+@pytest.mark.parametrize("page", [1, 250])
+async def test_trees_that_a_client_put_away_are_in_no_list_but_with_all(
+    found: Opened, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.views.sessions.PAGE", page)
+    kept = await planted_tree(found, ids(2, 1), ["ready"], updated_ms=5_000)
+    away = await planted_tree(found, ids(3, 2), ["ready", "ready"])
+    assert await found.broker.trees.enlist(away[0], shelve=True)
+    for all in (False, True):
+        listing = await trees_listed(found.broker, ALL, 9, all=all)
+        shown = {*kept, *(away if all else ())}
+        assert {tree.root["session_id"] for tree in listing.trees} == shown & {kept[0], away[0]}
+        assert ("1 tree put away (archived) by a client: --all shows" in drawn(listing, 120)) is not all
+        assert {
+            row["session_id"] for row in (await sessions_listed(found.broker, ALL, 9, all=all)).rows
+        } == shown
+    for shelved, those in ((False, kept), (True, away)):
+        rows = [row async for row, _ in listed_rows(found.broker, 9, shelved=shelved)]
+        assert {row["session_id"] for row in rows} == {*those}
+    only = await trees_listed(found.broker, Filter(text=away[0][-4:]), 9, all=False)
+    assert "no session fits" not in drawn(only, 120)
 
 
 @pytest.mark.parametrize(

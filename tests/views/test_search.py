@@ -101,7 +101,7 @@ async def test_each_session_is_shown_once_that_has_the_text_by_its_facts_or_its_
     content: bool, limit: int, all: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [row(1, name="Needle"), row(2), row(3, label="needles"), row(4), row(5, cwd="/a/needle"), row(6)]
-    said, ephemeral, damaged = {1: ["both"], 4: ["said", "twice"]}, 3, 6
+    said, ephemeral, away, damaged = {1: ["both"], 4: ["said", "twice"]}, 3, 5, 6
     bounds: list[int] = []
 
     async def found_rows(_: Any, most: int) -> AsyncIterator[tuple[dict[str, Any], Any]]:
@@ -112,6 +112,11 @@ async def test_each_session_is_shown_once_that_has_the_text_by_its_facts_or_its_
             if number != damaged:
                 yield each, SimpleNamespace(number=number, labels=labels)
 
+    async def listed_rows(broker: Any, most: int) -> AsyncIterator[tuple[dict[str, Any], Any]]:
+        async for each, head in found_rows(broker, most):
+            if head.number != away:
+                yield each, head
+
     async def matches(_: Any, head: Any, text: str) -> AsyncIterator[str]:
         for line in said.get(head.number, ()):
             yield line
@@ -120,6 +125,7 @@ async def test_each_session_is_shown_once_that_has_the_text_by_its_facts_or_its_
         return len(rows)
 
     monkeypatch.setattr(sessions, "found_rows", found_rows)
+    monkeypatch.setattr(sessions, "listed_rows", listed_rows)
     monkeypatch.setattr(search, "matches", matches)
     monkeypatch.setattr(command, "LOOKED_THROUGH", 4)
     found = cast(
@@ -129,7 +135,9 @@ async def test_each_session_is_shown_once_that_has_the_text_by_its_facts_or_its_
     told = capsys.readouterr()
     read = 4 if content and not all else 6
     assert bounds == [read], "the newest conversations alone are read, all facts always"
-    wanted = [n for n in (1, 3, 4, 5) if n <= read and (content or n != 4) and (all or n != ephemeral)]
+    wanted = [
+        n for n in (1, 3, 4, 5) if n <= read and (content or n != 4) and (all or n not in (ephemeral, away))
+    ]
     lines = told.out.splitlines()
     shown = [int(line.split()[0]) for line in lines if not line.startswith(" ")]
     assert shown == wanted[:limit]

@@ -451,8 +451,12 @@ ONCE = " for one question"
 
 
 def listed_at(monkeypatch: pytest.MonkeyPatch, rows: list[tuple[dict[str, Any], str]]) -> Calls:
-    async def found_rows(broker: Any, most: int) -> AsyncIterator[tuple[dict[str, Any], Any]]:
+    async def listed_rows(
+        broker: Any, most: int, *, shelved: bool
+    ) -> AsyncIterator[tuple[dict[str, Any], Any]]:
         for number, (found, namespace) in enumerate(rows):
+            if found.get("shelved", False) is not shelved:
+                continue
             yield (
                 found,
                 SimpleNamespace(
@@ -463,7 +467,7 @@ def listed_at(monkeypatch: pytest.MonkeyPatch, rows: list[tuple[dict[str, Any], 
                 ),
             )
 
-    monkeypatch.setattr(mcp_server, "found_rows", found_rows)
+    monkeypatch.setattr(mcp_server, "listed_rows", listed_rows)
     return Calls()
 
 
@@ -478,6 +482,8 @@ def listed_at(monkeypatch: pytest.MonkeyPatch, rows: list[tuple[dict[str, Any], 
         ({"text": "LOGIN"}, [1, 2, 4]),
         ({"text": "login", "limit": 2}, [1, 2]),
         ({"text": "nothing"}, []),
+        ({"archived": True}, [8]),
+        ({"archived": True, "text": "login"}, []),
     ],
 )
 async def test_client_lists_so_many_of_its_own_sessions_in_their_order_by_name_title_and_folder(
@@ -492,6 +498,7 @@ async def test_client_lists_so_many_of_its_own_sessions_in_their_order_by_name_t
         (row(5), ""),
         (row(6, name="login"), ONCE),
         (row(7), f"acme{ONCE}"),
+        (row(8, shelved=True), ""),
     ]
     at = listed_at(monkeypatch, rows)
     is_error, found, _ = await answer(at.call(1, "threads", **asked))
