@@ -254,11 +254,13 @@ def _undeliverable(sight: Sight, step: Step) -> Reply | None:
 
 
 def _unborn(sight: Sight, step: Step, tree: Fields) -> Reply | None:
+    numbers = set[bytes]()
     for child in step.children:
         if sight.hash(child.keys[0]):
             return [b"REFUSED", b"session_exists", child.session, []]
-        if b"s:" + child.agent_id in tree:
+        if b"s:" + child.agent_id in tree or child.agent_id in numbers:
             return [b"REFUSED", b"agent_taken", child.agent_id, []]
+        numbers.add(child.agent_id)
     return None
 
 

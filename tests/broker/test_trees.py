@@ -307,3 +307,15 @@ async def test_a_number_whose_reservation_was_forgotten_is_one_agents_alone(brok
     assert list(await broker.trees.reserve(root.tree, 1)) == [
         5,
     ], "and a smaller one takes nothing back"
+
+
+async def test_two_agents_of_one_step_have_two_numbers(broker: Broker) -> None:
+    """A worker may hold a number that Redis has forgotten, and be given it again."""
+    root = await root_of(broker)
+    twins = [
+        NewSession(session_id(), root.tree, POOL, AgentId(id), root.session, submissions=OP, status="queued")
+        for id in (1, 2, 2)
+    ]
+    refused = await root.refused(children=twins)
+    assert (refused.reason, refused.detail) == ("agent_taken", "2")
+    assert not (await broker.trees.registry(root.tree)).agents

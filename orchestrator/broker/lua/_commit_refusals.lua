@@ -168,14 +168,16 @@ local function check_targets(own)
 end
 
 local function check_children()
+  local numbers = {}
   for _, child in ipairs(children) do
     local bad = misfit(child.key, 'hash')
     if bad then return bad end
     if redis.call('EXISTS', child.key) == 1 then return {'REFUSED', 'session_exists', child.session, {}} end
-    -- Its number was reserved, and Redis may have forgotten that and given it to somebody else.
-    if redis.call('HEXISTS', KEYS[6], 's:' .. child.agent_id) == 1 then
+    -- Its number was reserved, and Redis may have forgotten that and given it to somebody else, of this step too.
+    if numbers[child.agent_id] or redis.call('HEXISTS', KEYS[6], 's:' .. child.agent_id) == 1 then
       return {'REFUSED', 'agent_taken', child.agent_id, {}}
     end
+    numbers[child.agent_id] = true
     bad = birth_misfit(child)
     if bad then return bad end
   end
