@@ -8,18 +8,19 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
 
 import orjson
 
 from orchestrator import requests
-from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.errors import OutOfMemory, QueueFull, UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.record_json import whole
-from orchestrator.gateways.client import PAUSED, QUARANTINED, Client, standing
+from orchestrator.gateways.client import PAUSED, QUARANTINED, RETRY_MAX_S, Client, standing
 from orchestrator.gateways.submit import POLL_S, new_submission_id
 from orchestrator.gateways.turn_follower import Quarantined, Refused, TurnFollower
 from orchestrator.protocol import ops
@@ -430,7 +431,12 @@ class OneTurn:
             return
         id, op = SubmissionId(new_submission_id()), request.refused()
         self._refusals[id] = question
-        await self.run.client.submit(self.run.session, Submission(id, op))
+        while True:
+            # Nobody else refuses it: where the queue or Redis is full, it is handed in when there is room.
+            with suppress(QueueFull, OutOfMemory):
+                await self.run.client.submit(self.run.session, Submission(id, op))
+                return
+            await asyncio.sleep(RETRY_MAX_S)
 
     async def _write(self, lines: Iterable[Line]) -> None:
         for line in lines:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
+from orchestrator.broker.errors import OutOfMemory, QueueFull
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.core.decide.call import reply_of
 from orchestrator.core.ids import SessionId
@@ -147,6 +148,31 @@ async def test_run_whose_tree_only_a_person_can_move_ends_behind_what_happened_a
     await asyncio.gather(run, stays, return_exceptions=True)
     assert len(client.sent) == 1, "nothing is interrupted"
     assert turn.over.is_set()
+
+
+@pytest.mark.parametrize("full", [OutOfMemory("no room"), QueueFull(SESSION, 1_000, 1)])
+async def test_refusal_is_handed_in_again_until_there_is_room(
+    full: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(Client):
+        tries = 0
+
+        async def submit(self, session: SessionId, submission: Any) -> None:
+            await super().submit(session, submission)
+            self.tries += not isinstance(submission.op, ops.Compact)
+            if 0 < self.tries < 3:
+                raise full
+
+    async def write(data: bytes) -> None:
+        pass
+
+    monkeypatch.setattr(exec_json, "RETRY_MAX_S", 0.0)
+    asked = Event("own", {**ASKS["command"], "turn_id": "own"})
+    over = Event("own", {"type": "task_complete", "last_agent_message": "ok"})
+    client = Full([Event("own", {"type": "task_started"}), asked, over])
+    run = Run(cast(Any, client), SESSION, write, lambda text: None)
+    assert await OneTurn(run, ExecWriter(), "own").hold(ops.Compact(), BEGINNING)
+    assert [reply_of(op).decision for op in client.sent[1:]] == ["denied"] * 3
 
 
 @pytest.mark.parametrize("asks_people", [True, False])
