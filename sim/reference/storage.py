@@ -178,6 +178,8 @@ def put_blob(sight: Sight, keys: Keys, given: Given) -> Reply:
     born = bool(sight.hash(keys[2]))
     if not unborn_ms and not born:
         return [b"GONE", sight.now]
+    if unborn_ms and born:
+        return [b"OK", sight.now]
     if sight.text(keys[0]) is None:
         sight.set(keys[0], content)
     sight.add_member(keys[1], digest)

@@ -189,6 +189,11 @@ async def test_birth_keeps_the_texts_that_it_names(backend: Backend) -> None:
         assert await connection.command("PTTL", keys.blob(tree, other)) == -1, "its tree is there by now"
         await blobs.put(tree, b"named", unborn=True)
         assert await connection.command("PTTL", keys.blob(tree, named)) == -1, "a late copy ends nothing"
+        for words in (b"named", b"late"):
+            # The first was redacted, say; the other one nothing of the tree names.
+            await connection.command("DEL", keys.blob(tree, digest_of(words)))
+            await blobs.put(tree, words, unborn=True)
+            assert await blobs.get(tree, digest_of(words)) is None, "and brings nothing back"
 
 
 async def test_birth_keeps_each_of_the_texts_that_it_names(backend: Backend) -> None:
