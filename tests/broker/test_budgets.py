@@ -551,10 +551,11 @@ def _agrees(registry: Registry, spent: int, held: dict[tuple[int, str], int]) ->
     assert sum(agent.used.tokens for agent in registry.agents.values()) == spent
 
 
-async def test_budget_that_a_tree_did_not_have_begins_at_what_is_used(broker: Broker) -> None:
+@pytest.mark.parametrize("guessed", [False, True])
+async def test_budget_that_a_tree_did_not_have_begins_at_what_is_used(broker: Broker, guessed: bool) -> None:
     root = await root_of(broker)
-    await root.does(reservation=wants("1", 90))
-    await root.does(settlements=(used("1", 70),))
+    await root.does(reservation=wants("1", 70 if guessed else 90))
+    await root.does(settlements=(Settlement("1", None) if guessed else used("1", 70),))
     change = LimitChange("first", {"tokens": 30, "requests": 2, "wall": 60_000, "elsewhere": 5})
     given = await broker.trees.raise_limits(root.tree, change)
     assert (given.limits["tokens"], given.limits["requests"]) == (100, 3)
