@@ -73,3 +73,25 @@ async def test_agents_that_are_made_until_the_root_has_taken_the_cancel_are_wait
     ended = await cancelling.end_agents(found, of, None, patience, lambda text: None)
     wanted = {0: [1, 2, 3, 4, 5], 1: [1, 3, 4], 2: [2, 5]}[target]
     assert (ended.agents, ended.after, ended.left) == (wanted, 7, [str(number) for number in wanted])
+
+
+@pytest.mark.parametrize("agent", [0, 1])
+async def test_force_takes_the_claim_of_the_root_too_where_the_tree_is_closed(
+    agent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents = {1: SimpleNamespace(session="s1"), 2: SimpleNamespace(session="s2")}
+
+    async def known(*_: Any) -> Any:
+        return RegistryView(cast(Any, agents))
+
+    async def revoke_tree(tree: str, sessions: list[str]) -> list[Any]:
+        return [SimpleNamespace(state="revoked", worker="w", session=session) for session in sessions]
+
+    monkeypatch.setattr(cancelling, "_registry", known)
+    trees = SimpleNamespace(revoke_tree=revoke_tree)
+    found = cast(Any, SimpleNamespace(broker=SimpleNamespace(trees=trees)))
+    target = cast(Any, SimpleNamespace(agent_id=agent, root="root", tree="root"))
+    said = list[str]()
+    await cancelling._take_claims(found, target, [1, 2], said.append)
+    taken = ["s1", "s2"] if agent else ["s1", "s2", "root"]
+    assert said == [f"taken from worker w: {session}" for session in taken]
