@@ -67,8 +67,9 @@ DEFECTS = (
         text(
             Conversations,
             "hear",
-            "    self._tell(told.session, event.id, event.msg)\n",
-            '    if event.type != "warning":\n        self._tell(told.session, event.id, event.msg)\n',
+            "        self._tell(told.session, event.id, event.msg)\n",
+            '        if event.type != "warning":\n'
+            "            self._tell(told.session, event.id, event.msg)\n",
         ),
         "doors",
     ),

@@ -89,7 +89,7 @@ class Machine:
         return [row["session_id"] for row in self.sessions()]
 
     def sessions(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.run("sessions", "--json").stdout)
+        found: list[dict[str, Any]] = json.loads(self.run("sessions", "--json", "--all").stdout)
         return found
 
     @contextmanager

@@ -363,8 +363,8 @@ def test_people_who_look_on_see_what_another_has_decided(trees: ParkedTree) -> N
         trees.says("approvals", trees.root, "--deny", "*")
         watching.wait_for("asker.{0,40}(idle|ready)")
         beside.wait_for(rf"request \S+ of agent {ASKER} \(asker\) was denied by \S+@")
-        beside.type("y\n")
-        beside.wait_for("» y")
+        beside.type("go on\n")
+        beside.wait_for("» go on")
         for person in (watching, beside):
             person.press_ctrl_c()
             assert person.exit_code() == 0
