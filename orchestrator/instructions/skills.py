@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
-from orchestrator.core.frozen import record
+from orchestrator.core.frozen import record, replace
 from orchestrator.folders.outcomes import Found, Search
 from orchestrator.instructions.project import ProjectDocs, from_root
 from orchestrator.protocol.catalog import SkillErrorInfo, SkillMetadata, SkillScope, SkillsListEntry
@@ -65,6 +65,8 @@ class _Kept:
 
     entry: SkillsListEntry
     times: tuple[tuple[Path, int], ...]
+    top: str | None = None
+    """The root of the folder's repository that was known then."""
 
 
 class Skills:
@@ -90,9 +92,16 @@ class Skills:
         """
         with self._lock:
             kept = self._kept.get(cwd)
-        if kept is not None and not anew and all(_time(path) == at for path, at in kept.times):
+        if top is None and kept is not None:
+            top = kept.top
+        if (
+            kept is not None
+            and kept.top == top
+            and not anew
+            and all(_time(path) == at for path, at in kept.times)
+        ):
             return kept.entry
-        kept = self._found(cwd, top)
+        kept = replace(self._found(cwd, top), top=top)
         with self._lock:
             self._kept.pop(cwd, None)
             self._kept[cwd] = kept
@@ -107,9 +116,11 @@ class Skills:
         if skill is None:
             listed = self.listed(cwd, anew=True)
             skill = next((skill for skill in listed.skills if skill.path == path), None)
-        if skill is None:
+        with self._lock:
+            top = self._kept[cwd].top if cwd in self._kept else None
+        roots = (root for root in self._roots(cwd, top) if Path(path).is_relative_to(root.path))
+        if skill is None or (root := next(roots, None)) is None:
             raise no_skill(path, cwd)
-        root = next(root for root in self._roots(cwd) if Path(path).is_relative_to(root.path))
         return skill, self._text(Path(path), root)
 
     def offer(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from orchestrator.core.calls.approval_policy import Segment, StrictRule
+from orchestrator.core.counts import counted
 from orchestrator.core.frozen import record
 from orchestrator.core.state import State
 from orchestrator.private_files import make_folder, open_file
@@ -396,7 +397,10 @@ def add_rule(folder: Path, prefix: Sequence[str], *, confined: bool) -> None:
         added = line + b"\n" if not there or there.endswith(b"\n") else b"\n" + line + b"\n"
         if len(there) + len(added) > MOST_BYTES:
             raise RuleError(1, f"the file would have more than {MOST_BYTES:,} bytes")
-        parsed_rules((there + added).decode())
+        try:
+            parsed_rules((there + added).decode())
+        except UnicodeDecodeError as error:
+            raise RuleError(1 + there.count(b"\n", 0, error.start), "the file is not UTF-8") from None
         file.write(added)
 
 
@@ -429,6 +433,9 @@ class RuleWarnings:
             return
         for problem in problems[:MOST_SHOWN]:
             show(written(WarningEvent(message=f"rules about commands: {problem}")))
+        if (more := len(problems) - MOST_SHOWN) > 0:
+            told = f"{counted(more, 'more problem')}; `dendro doctor` in this folder lists all"
+            show(written(WarningEvent(message=f"rules about commands: {told}")))
         self._told[session] = problems
         while len(self._told) > MOST_TOLD:
             self._told.popitem(last=False)

@@ -333,6 +333,19 @@ def test_listing_that_was_made_last_is_kept_longest(tmp_path: Path, skills: Skil
     assert skills.listed(folders[1]) is not kept[folders[1]]
 
 
+def test_skill_of_a_repository_that_is_known_is_handed_out_where_git_does_not_tell_of_it(
+    repository: Path, skills: Skills, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.instructions.project.git", lambda *words: "")
+    file = write(repository / ".agents/skills", "x", body="Do this.\n")
+    (repository / "sub").mkdir(exist_ok=True)
+    folder = str(repository / "sub")
+    assert "x" not in names(skills, repository / "sub")
+    assert [skill.path for skill in skills.listed(folder, top=str(repository)).skills] == [str(file)]
+    skill, text = skills.content(folder, str(file))
+    assert (skill.name, text.endswith("Do this.\n")) == ("x", True)
+
+
 def test_only_a_listed_file_can_be_handed_to_a_model(
     repository: Path, home: Path, tmp_path: Path, skills: Skills
 ) -> None:

@@ -445,6 +445,9 @@ def test_rule_that_would_spoil_the_file_is_not_added(home: Path) -> None:
     with pytest.raises(RuleError, match="line 1"):
         add_rule(home / "rules", ("touch",), confined=True)
     assert path.read_text() == "nonsense"
+    path.write_bytes(MAKE.encode() + b"\n# caf\xe9\n")
+    with pytest.raises(RuleError, match="line 2: the file is not UTF-8"):
+        add_rule(home / "rules", ("touch",), confined=True)
 
 
 def test_rule_is_not_added_through_a_link(home: Path, tmp_path: Path) -> None:
@@ -558,7 +561,7 @@ def test_rule_is_added_behind_a_line_without_an_end_and_beside_one_that_holds_it
         assert rule.means(["git"])
 
 
-@pytest.mark.parametrize("count", [1, MOST_SHOWN, MOST_SHOWN + 1])
+@pytest.mark.parametrize("count", [1, MOST_SHOWN, MOST_SHOWN + 1, MOST_SHOWN + 3])
 def test_session_hears_of_each_file_that_is_left_out_up_to_a_bound(
     home: Path, repo: Path, count: int
 ) -> None:
@@ -566,7 +569,9 @@ def test_session_hears_of_each_file_that_is_left_out_up_to_a_bound(
         write(home, "nonsense", f"{number:02}.rules")
     heard: list[Any] = []
     RuleWarnings(CommandRules(home)).show(state(repo), heard.append)
-    assert len(heard) == min(count, MOST_SHOWN)
+    assert len(heard) == min(count, MOST_SHOWN + 1)
+    more = {MOST_SHOWN + 1: "1 more problem;", MOST_SHOWN + 3: "3 more problems;"}
+    assert (more[count] in heard[-1]["message"]) if count in more else "0" in heard[-1]["message"]
 
 
 @pytest.mark.parametrize(
