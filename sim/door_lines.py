@@ -130,12 +130,12 @@ class LineEars(Ears):
         self._doors.saw("heard")
         self._gaps = True
         if text == GAP_TEXTS["rewound"]:
-            self._since = 0
+            self._since, self.replayed = 0, []
             self.shown.clear()
         elif self.place is not None:
-            self._since = self.number % STEP
+            self._since, self.replayed = self.number % STEP, []
+        # A gap that is cut off while it is filled goes on behind what was told of it.
         self.place, self._rewinds = None, self._doors.rewinds
-        self.replayed = []
 
     def _whole(self, place: tuple[int, int]) -> None:
         """The first event behind a gap: the log up to there was told, entry by entry."""
@@ -167,7 +167,8 @@ class LineEars(Ears):
     # ── comparing ─────────────────────────────────────────────────────────────────────────────
 
     def knows(self, session: str, tree: str) -> bool:
-        greeted = self._doors.now_s - self.came_s > QUIET_S
+        # Its gateway may wait for a Redis that takes nothing before it greets.
+        greeted = self.greeted_at > 0 and self._doors.now_s - self.came_s > QUIET_S
         return greeted and self.session in (session, tree)
 
     def compare(self, session: str, tree: str, open_now: set[str]) -> None:

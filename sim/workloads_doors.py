@@ -233,12 +233,12 @@ def _guest(
 
 
 def _filling(fixture: Fixture, watched: Doors) -> Callable[[], None]:
-    """Has Redis be out of memory for a while when somebody answers; in every fourth fleet.
+    """Has Redis be out of memory for a while when somebody answers; in every second fleet.
 
     It draws for itself: fleets of the others are what they were.
     """
     rng, network = Random(f"full:{fixture.rng.getstate()[1][:4]}"), fixture.site.network
-    odds = rng.choice((0.0, 0.0, 0.0, 0.3))
+    odds = 0.0 if network.instant else rng.choice((0.0, 0.3))
 
     def has_room() -> None:
         if network.refuses is OUT_OF_MEMORY:
