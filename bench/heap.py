@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import re
 import sys
 import threading
 import time
@@ -34,17 +35,27 @@ class Heap:
     """A heap that is in use: `blocks` of Python's objects, and bytes of the allocator beside them (`held`).
 
     `types` has the objects that the collector knows, by the name of their type; strings and numbers are none.
+    `parts` says where its bytes are, those that are in use and those that only an allocator has.
     """
 
     blocks: int
     held: int
     types: Mapping[str, int]
+    parts: Mapping[str, int]
 
 
 class _Mallinfo(ctypes.Structure):
     """The answer of `mallinfo2` (glibc, since 2.33): ten sizes."""
 
     _fields_ = tuple((f"size_{n}", ctypes.c_size_t) for n in range(10))
+
+
+OF_OBJECTS = {
+    "objects": r"# bytes in allocated blocks += +([\d,]+)",
+    "room between objects": r"# bytes in available blocks += +([\d,]+)",
+    "free pools of objects": r"unused pools \* \d+ bytes += +([\d,]+)",
+}
+"""Parts of a heap that Python's own allocator has, by what it says of each."""
 
 
 def tells() -> None:
@@ -70,10 +81,27 @@ def _tells(folder: Path) -> None:
         if time.monotonic() - counted_at >= TYPES_S:
             types, counted_at = _types(), time.monotonic()
         found = asked()
+        held = found.size_7 + found.size_4
+        of_c = {"blocks of the C library": held, "free blocks of the C library": found.size_8}
         new = file.with_suffix(".new")
-        new.write_bytes(orjson.dumps(Heap(sys.getallocatedblocks(), found.size_7 + found.size_4, types)))
+        new.write_bytes(orjson.dumps(Heap(sys.getallocatedblocks(), held, types, _of_objects() | of_c)))
         new.rename(file)
         time.sleep(HEAP_S)
+
+
+def _of_objects() -> dict[str, int]:
+    """Bytes of Python's arenas, by what its allocator says of them."""
+    library, says = ctypes.CDLL(None), ctypes.pythonapi._PyObject_DebugMallocStats
+    library.open_memstream.restype = ctypes.c_void_p
+    library.fclose.argtypes = library.free.argtypes = says.argtypes = [ctypes.c_void_p]
+    text, size = ctypes.c_void_p(), ctypes.c_size_t()
+    stream = library.open_memstream(ctypes.byref(text), ctypes.byref(size))
+    says(stream)
+    library.fclose(stream)
+    told = ctypes.string_at(text, size.value).decode() if text.value else ""
+    library.free(text)
+    found = {part: re.search(pattern, told) for part, pattern in OF_OBJECTS.items()}
+    return {part: int(said[1].replace(",", "")) for part, said in found.items() if said}
 
 
 def _types() -> dict[str, int]:

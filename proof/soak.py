@@ -134,6 +134,12 @@ ENDED = 20
 """Closed trees that people still look at."""
 PROBES, COMPACTED_AFTER = 20, 20
 """Turns of a session whose turns are timed, and of one that stays until it is compacted."""
+RESTS_S, RESTS = 300.0, 40
+"""So long a tree that stays rests between turns, more or less, and how often at least in a run.
+
+With a turn every minute its log would be twice as long at a long run's end as in its middle, and whatever
+reads it would be found to grow.
+"""
 GO_ON = ops.UserInput(items=(TextInput(text="Say that you are done."),))
 AOF_BYTES = 4 << 20
 """From here on Redis writes its log anew whenever it has doubled, which shows within minutes."""
@@ -198,6 +204,8 @@ class Soak:
     """Bytes of a name, by the kind of its key, that Redis does not count as the key's."""
     types: dict[str, list[Mapping[str, int]]] = field(default_factory=lambda: defaultdict(list))
     """Objects by their types, look by look, of each process."""
+    heaps: dict[str, list[dict[str, float]]] = field(default_factory=lambda: defaultdict(list))
+    """What the memory of each process consists of, look by look of this sitting: MiB by part."""
 
     @property
     def at_s(self) -> float:
@@ -324,8 +332,7 @@ async def tree_life(soak: Soak, life: Life) -> None:
             soak.turns.setdefault(root, 0)
             members = await running.opened.broker.trees.members(TreeId(root))
             soak.stay |= {head.session for head in members}
-        while stays and not soak.over:
-            await asyncio.sleep(15.0 * soak.random.uniform(0.5, 1.5))
+        while stays and await _rests(soak):
             soak.turns[root] = turn = soak.turns[root] + 1
             # A conversation that goes on for ever is compacted now and then.
             op = GO_ON if turn % COMPACTED_AFTER else ops.Compact()
@@ -339,6 +346,13 @@ async def tree_life(soak: Soak, life: Life) -> None:
         if not stays:
             soak.done[_TOLD[life]] += 1
             await _closed(soak, root)
+
+
+async def _rests(soak: Soak) -> bool:
+    """Waits until a tree that stays is gone on with; False once the load is to end."""
+    rests_s = min(RESTS_S, soak.minutes * 60 / RESTS) * soak.random.uniform(0.5, 1.5)
+    await asyncio.sleep(min(rests_s, max(0.0, soak.until_s - soak.at_s)))
+    return not soak.over
 
 
 async def _first_turn(soak: Soak, running: Fleet, life: Life) -> SessionId:
@@ -523,6 +537,10 @@ async def _sample(soak: Soak) -> None:
             soak.put(f"objects of {name}", heap.blocks / 1000, "thousand")
             soak.put(f"heap in use of {name}", heap.held / 2**20, "MiB")
             soak.types[name].append(heap.types)
+            parts = {part: size / 2**20 for part, size in heap.parts.items()}
+            # Stacks, data of programs, and, less than nothing, free pages that were given back.
+            rest = soak.series[f"memory of {name}", "MiB"][-1][1] - sum(parts.values())
+            soak.heaps[name].append(parts | {"beside them": rest})
     info = await _memory(running)
     soak.put("data of Redis", float(info["used_memory"]) / 2**20 - kept_mib - stay_mib, "MiB")
     soak.parts.append({part: float(info[name]) / 2**20 for part, name in PARTS.items() if name in info})
@@ -817,7 +835,9 @@ def report(soak: Soak, load: str, under: str) -> str:
     agents = TREE * sum(soak.done[kind] for kind in _TOLD.values())
     lines += ["", f"Seconds of processors, {agents:,} agents having come and gone:", ""]
     lines += [f"- {part}: {spent:,.0f}" for part, spent in soak.costs.items()]
-    lines += _of_redis(soak.parts)
+    lines += _quarters("What the process of Redis consists of", soak.parts)
+    for name, looks in soak.heaps.items():
+        lines += _quarters(f"What the memory of {name} consists of, in the last sitting", looks)
     lines += _of_types(soak.types)
     each = sum(soak.kept_kib.get(kind, 0.0) for kind in NAMES) * 1024 / max(1, agents)
     kept = ", ".join(f"{kind} {kib:,.0f}" for kind, kib in soak.kept_kib.items())
@@ -830,21 +850,20 @@ def report(soak: Soak, load: str, under: str) -> str:
     return "\n".join(lines)
 
 
-def _of_redis(parts: Sequence[dict[str, float]]) -> list[str]:
-    """What its process consists of over the run, each the mean of a quarter of it."""
-    if len(parts) < 4 * LEAST_POINTS:
+def _quarters(told: str, looks: Sequence[Mapping[str, float]]) -> list[str]:
+    """A table of what a process consists of, each part's mean of a quarter of the looks."""
+    if len(looks) < 4 * LEAST_POINTS:
         return []
-    share = len(parts) // 4
-    quarters = [parts[n * share : (n + 1) * share] for n in range(4)]
-    names = [name for name in PARTS if name in parts[0]]
+    share = len(looks) // 4
+    quarters = [looks[n * share : (n + 1) * share] for n in range(4)]
     rows = [
         f"| {name} | "
         + " | ".join(f"{sum(of[name] for of in some) / share:,.1f}" for some in quarters)
         + " |"
-        for name in names
+        for name in looks[0]
     ]
     head = ["| MiB | first quarter | second | third | last |", "|---|---:|---:|---:|---:|"]
-    return ["", "What the process of Redis consists of:", "", *head, *rows]
+    return ["", f"{told}:", "", *head, *rows]
 
 
 def _of_types(types: Mapping[str, Sequence[Mapping[str, int]]]) -> list[str]:
