@@ -106,8 +106,7 @@ class RequestGrammar(Reading):
             return "" if any(_is_too_long(one) for one in found) else f"its provider said {errors}"
         task["failures"] = [(one.message, getattr(one, "codex_error_info", None)) for one in found]
         if not errors:
-            # Its worker was lost, or could not read what it was to show.
-            return "" if fact.get("usage") is None else "nobody said what it used"
+            return f"its provider said nothing, and told is {dict(fact)}"
         fatal = [one for one in found if isinstance(one, FatalModelError)]
         left = [one for one in fatal if not _is_too_long(one) or not self._may_be_cut_down(task)]
         return "" if left or (found and spent and not fatal) else f"its provider said {errors}"

@@ -16,7 +16,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from orchestrator.broker.blobs import Blobs, Texts
+from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import BrokerError
@@ -36,6 +36,7 @@ from orchestrator.runtime.loader import restore_session
 from orchestrator.runtime.ports import AboutWorker, Ports
 from orchestrator.runtime.renewal import Leases, Report
 from orchestrator.runtime.runner import Runner, RunnerConfig
+from orchestrator.runtime.sq_entries import PatientTexts
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from sim.accounts import ACCOUNTING, MODEL_SETTINGS
 from sim.answers import is_signed
@@ -328,7 +329,7 @@ class Machine(Process):
         self._folders = SimFolders(site.folders, drawn, name, self.clock, trust_s)
         ports = Ports(
             broker=broker,
-            texts=Texts(Blobs(connection, broker.keys), archived=archive_of(site).text),
+            texts=PatientTexts(Blobs(connection, broker.keys), self.sleep, archive_of(site).text),
             models=SimModels(site.model, name, site.watch.requests, self._sender),
             tools=tools,
             # The same table for as long as the site lasts: a workload writes limits into it.
