@@ -22,7 +22,7 @@ async def queues(fixture: Fixture) -> None:
         "review": 1,
         "run": 1,
     }
-    person.delivers, person.two_clients = True, rng.random() < 0.6
+    person.delivers, person.two_clients = True, rng.random() < 0.8
     # Kept stories are calm, and stay as they are.
     person.looks_twice = person.two_clients and not fixture.site.network.instant
     facts: dict[str, Any] = {"on_user_input": rng.choice(("replace", "steer")), **perhaps_agents(rng, 0.3)}
