@@ -29,8 +29,8 @@ from orchestrator.protocol.events import WarningEvent
 from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.sandbox.policy_paths import Place
 from orchestrator.sandbox.trusted_files import LeadsOut, read_regular
-from orchestrator.tools.commands.bash import command_beginnings, read_plain, unwrap
-from orchestrator.tools.commands.safety import system_program, without_runners
+from orchestrator.tools.commands.bash import read_plain, unwrap
+from orchestrator.tools.commands.safety import commands_in, system_program, without_runners
 
 # ── parse ─────────────────────────────────────────────────────────────────────────────────────────
 # The text of a rule file as rules: calls of `prefix_rule` with literals, in Python's syntax.
@@ -499,8 +499,6 @@ def _meets(rule: PrefixRule, words: Words) -> bool:
 # and loops, behind sudo and its like, in a shell's script within a shell's script.
 
 
-MOST_DEPTH: Final = 8
-"""Shells within shells."""
 MOST_COMMANDS: Final = 10_000
 
 Words = tuple[str, ...]
@@ -528,11 +526,8 @@ def all_commands(argv: Sequence[str]) -> tuple[Words, ...] | None:
         inner = tuple(without_runners(words))
         if inner != words:
             found.append(inner)
-        script = unwrap(inner)
-        if script is None:
-            continue
-        beginnings = command_beginnings(script) if depth < MOST_DEPTH else None
-        if beginnings is None or len(found) + len(pending) + len(beginnings) > MOST_COMMANDS:
+        below = commands_in(inner, depth)
+        if isinstance(below, str) or len(found) + len(pending) + len(below) > MOST_COMMANDS:
             return None
-        pending += [(beginning, depth + 1) for beginning in beginnings]
+        pending += [(tuple(command), depth + 1) for command in below]
     return tuple(found)

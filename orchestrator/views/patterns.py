@@ -16,7 +16,7 @@ from typing import Any, Final, assert_never
 
 from orchestrator import requests
 from orchestrator.requests.approvals import command_text
-from orchestrator.tools.commands.bash import command_beginnings, read_plain, unwrap
+from orchestrator.tools.commands.bash import command_beginnings, read_plain, script_in, unwrap
 
 BY_WORDS: Final = "it asks for words: answer it by its call"
 BY_CALL: Final = "it is a plan, or a question of an MCP server: answer it by its call"
@@ -119,7 +119,7 @@ def _parts(request: requests.Request) -> list[str]:
 def _parts_of_command(request: requests.CommandRequest) -> list[str]:
     command = request.command
     parts = [command_text(command), shlex.join(command), *_endings(" ".join(command))]
-    script = unwrap(command)
+    script = script_in(command)
     if script is not None:
         plain = read_plain(script)
         parts += [_line(words) for words in plain.commands] if plain else []

@@ -41,7 +41,10 @@ __all__ = [
 MAX_SCRIPT_BYTES: Final = 128 * 1024
 """Linux refuses a longer single argument (MAX_ARG_STRLEN), so no longer script can run."""
 
+TOO_INVOLVED: Final = "its script is too involved"
 _SHELLS: Final = frozenset({"bash", "zsh", "sh"})
+_MORE_SHELLS: Final = _SHELLS | {"ash", "dash", "ksh", "mksh", "rbash"}
+_LONG_OPTIONS_WITH_VALUE: Final = frozenset({"--init-file", "--rcfile"})
 # A string ends at NUL for execve, and shells and terminals differ on the other controls.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -53,6 +56,31 @@ def unwrap(argv: Sequence[str]) -> str | None:
             return script
         case _:
             return None
+
+
+def script_in(argv: Sequence[str]) -> str | None:
+    """The script that a shell or `eval` is given as an argument, whatever its options are, else None.
+
+    For what must not be missed: what may be allowed is asked of `unwrap`, which knows one way to write it.
+    """
+    name = argv[0].rpartition("/")[2] if argv else ""
+    if name == "eval":
+        return " ".join(argv[2:] if argv[1:2] == ["--"] else argv[1:])
+    if name not in _MORE_SHELLS:
+        return None
+    given, at = False, 1
+    while at < len(argv) and argv[at].startswith(("-", "+")):
+        option, at = argv[at], at + 1
+        if option in ("-", "--"):
+            break
+        if option.startswith("--"):
+            at += option in _LONG_OPTIONS_WITH_VALUE
+            continue
+        letters = option[1:]
+        given = given or (option[0] == "-" and "c" in letters)
+        # The name of an option is the next word; in zsh it may be the rest of this one.
+        at += letters.endswith("o") if name == "zsh" else letters.count("o") + letters.count("O")
+    return argv[at] if given and at < len(argv) else None
 
 
 def read_plain(script: str) -> PlainScript | None:
@@ -97,7 +125,7 @@ def beginnings_or_fault(script: str) -> tuple[tuple[str, ...], ...] | str:
         found = _beginnings(source)
     except OSError:
         return "the process that reads scripts was lost twice with it, or too slow"
-    return "its script is too involved" if found is None else found
+    return TOO_INVOLVED if found is None else found
 
 
 @lru_cache(maxsize=256)

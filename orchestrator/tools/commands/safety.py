@@ -10,8 +10,9 @@ looks everywhere in a script, in shells within shells too, because here missing 
 
 The lists are those of protocol v1, January 2026 (safe list; dangerous list of its decision
 for one command), with `cargo check` of the September 2025 specification. Stricter here:
-`uniq` with a second operand (it writes it), and git beside a `cd` in one script (the
-configuration of a repository, which the agent may have written, names programs to run).
+`uniq` with a second operand (it writes it), git beside a `cd` in one script (the
+configuration of a repository, which the agent may have written, names programs to run), and
+what `find` deletes or has deleted.
 
 This module does not know the working directory: a caller that lets an agent choose it has
 to hold the same reservation about git itself.
@@ -20,11 +21,20 @@ to hold the same reservation about git itself.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
-from orchestrator.tools.commands.bash import Word, beginnings_or_fault, read_plain, unwrap
+from orchestrator.tools.commands.bash import (
+    TOO_INVOLVED,
+    Word,
+    beginnings_or_fault,
+    read_plain,
+    script_in,
+    unwrap,
+)
 
 _SYSTEM_FOLDERS: Final = frozenset({"/bin", "/usr/bin", "/usr/local/bin"})
 
@@ -69,22 +79,40 @@ def obeys_its_folder(argv: Sequence[str]) -> bool:
     return plain is None or any(system_program(command[0].text) in _OBEYING for command in plain.commands)
 
 
+MOST_DEPTH: Final = 8
+"""Shells within shells."""
+
+
 def dangers(argv: Sequence[str]) -> tuple[bool, str]:
     """Whether the command forces a deletion, or discards changes that git has not recorded; and why unread.
 
-    Also behind sudo and its like and in a shell's script, plain or not. The second is the reason why a
-    script of it cannot be read, empty if all of it was: such a command is asked about for that reason. Both
-    are of one reading, because the next may find a reader where this one lost it.
+    Also behind sudo and its like, in a shell's script, plain or not, and in what `find` runs. The second is
+    the reason why a script of it cannot be read, empty if all of it was: such a command is asked about for
+    that reason. Both are of one reading, because the next may find a reader where this one lost it.
     """
-    command = without_runners(argv)
-    script = unwrap(command)
+    destroys, fault = False, ""
+    pending = deque([(argv, 0)])
+    while pending:
+        words, depth = pending.popleft()
+        command = without_runners(words)
+        destroys = destroys or _destroys(command)
+        found = commands_in(command, depth)
+        if isinstance(found, str):
+            fault = fault or found
+        else:
+            pending += [(below, depth + 1) for below in found]
+    return destroys, fault
+
+
+def commands_in(command: Sequence[str], depth: int) -> Sequence[Sequence[str]] | str:
+    """The commands of a shell's script, and those that `find` runs; or why the script cannot be read.
+
+    Of each the leading words that are known. `depth` is how many shells this one is within.
+    """
+    script = script_in(command)
     if script is None:
-        return _destroys(command), ""
-    found = beginnings_or_fault(script)
-    if isinstance(found, str):
-        return False, found
-    below = [dangers(beginning) for beginning in found]
-    return any(destroys for destroys, _ in below), next((fault for _, fault in below if fault), "")
+        return _run_by_find(command)
+    return beginnings_or_fault(script) if depth < MOST_DEPTH else TOO_INVOLVED
 
 
 def _is_safe_command(command: Sequence[Word]) -> bool:
@@ -117,7 +145,6 @@ _RUNNERS: Final[Mapping[str, frozenset[str]]] = MappingProxyType({
     "coproc": frozenset(),
     "doas": frozenset({"-C", "-u"}),
     "env": frozenset({"-C", "-u", "--chdir", "--unset"}),
-    "eval": frozenset(),
     "exec": frozenset({"-a"}),
     "flock": frozenset({"-E", "-w", "--conflict-exit-code", "--timeout", "--wait"}),
     "ionice": frozenset({"-c", "-n", "--class", "--classdata"}),
@@ -140,6 +167,7 @@ _RUNNERS: Final[Mapping[str, frozenset[str]]] = MappingProxyType({
 })
 # A duration, a file, a mask: words of theirs that stand before the command.
 _OPERANDS: Final[Mapping[str, int]] = MappingProxyType({"chroot": 1, "flock": 1, "taskset": 1, "timeout": 1})
+_FIND_RUNS: Final = ("-exec", "-execdir", "-ok", "-okdir")
 _GIT_GLOBALS_WITH_VALUE: Final = frozenset({
     "-C", "-c", "--config-env", "--exec-path", "--git-dir", "--namespace", "--work-tree",
 })
@@ -189,8 +217,22 @@ def _destroys(command: Sequence[str]) -> bool:
         case ["git"]:
             subcommand = _after_options(command, 1, _GIT_GLOBALS_WITH_VALUE)
             return list(command[subcommand : subcommand + 1]) in (["reset"], ["rm"])
+        case ["find"]:
+            return "-delete" in command
         case _:
             return False
+
+
+def _run_by_find(command: Sequence[str]) -> list[Sequence[str]]:
+    """The commands that `find` runs for what it has found; none of another program.
+
+    Each up to the next one, also where that is of a `find` that it runs itself.
+    """
+    if [_name(word) for word in command[:1]] != ["find"]:
+        return []
+    marks = [at for at, word in enumerate(command) if word in (*_FIND_RUNS, ";", "+")]
+    parts = pairwise([*marks, len(command)])
+    return [command[start + 1 : end] for start, end in parts if command[start] in _FIND_RUNS]
 
 
 def _forces(argument: str) -> bool:
