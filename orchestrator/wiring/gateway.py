@@ -221,31 +221,25 @@ CYCLES_AFTER = 5_000
 """New objects after which Python looks for cycles among the young ones; its own 700 are a turn or two."""
 
 TRIM_S = 60.0
-"""The C library gives freed pages back at most so often: it walks its heap for it, some milliseconds."""
+"""The C library gives freed pages back so often: it walks its heap for it, some milliseconds."""
 
 
 def settle_heap() -> None:
     """Keeps the modules and models of the start out of later searches for cycles, and makes these rarer.
 
     The start leaves 80,000 objects, which live as long as the process: each full search would walk them.
-    What is freed below a block that stays is given back behind a search for cycles, or heaps would only grow.
+    What is freed below a block that stays is given back every minute from here on, or heaps would only grow:
+    a process whose objects go by their counts alone never searches for cycles. In the thread of the loop.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(CYCLES_AFTER)
-    gc.callbacks.append(_Trims())
+    _trims(asyncio.get_running_loop())
 
 
-class _Trims:
-    """Is called by Python around each search for cycles."""
-
-    def __init__(self) -> None:
-        self._next = time.monotonic()
-
-    def __call__(self, phase: str, _: object) -> None:
-        if phase == "stop" and (now := time.monotonic()) >= self._next:
-            self._next = now + TRIM_S
-            trim_heap()
+def _trims(loop: asyncio.AbstractEventLoop) -> None:
+    trim_heap()
+    loop.call_later(TRIM_S, _trims, loop)
 
 
 # ── observed gateway ──────────────────────────────────────────────────────────────────────────────

@@ -17,20 +17,23 @@ from orchestrator.settings import SettingsSources, load_settings
 from workers import turns, upkeep
 
 _PROGRAM = """
-import gc, weakref
+import asyncio, gc, weakref
 import orchestrator.wiring.gateway
 from orchestrator.wiring.gateway import settle_heap
 
 class Cycle:
     pass
 
-settle_heap()
+async def starts():
+    settle_heap()
+
+asyncio.run(starts())
 kept = gc.get_freeze_count()
 lost = Cycle()
 lost.itself = lost
 seen = weakref.ref(lost)
 del lost
-young = [[] for _ in range(gc.get_threshold()[0] + 1)]
+young = [[] for _ in range(gc.get_threshold()[0] + 100)]
 print(kept > 10_000, len(gc.get_objects()) < kept, seen() is None)
 """
 
@@ -72,20 +75,26 @@ def test_threads_of_a_process_share_its_heap() -> None:
 
 
 _FREED = """
-import gc
+import asyncio, gc, time
 from pathlib import Path
-from orchestrator.wiring.gateway import settle_heap
+from orchestrator.wiring import gateway
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) >> 8
 
-settle_heap()
-blocks = [b"x" * 100_000 for _ in range(600)]
-last = blocks.pop()
-full = resident()
-blocks.clear()
-gc.collect()
-print(full - resident(), len(last))
+async def lives():
+    gc.disable()
+    gateway.settle_heap()
+    blocks = [b"x" * 100_000 for _ in range(600)]
+    last = blocks.pop()
+    full, until = resident(), time.monotonic() + 20
+    blocks.clear()
+    while full - resident() <= 40 and time.monotonic() < until:
+        await asyncio.sleep(0.01)
+    print(full - resident(), len(last))
+
+gateway.TRIM_S = 0.01
+asyncio.run(lives())
 """
 
 
