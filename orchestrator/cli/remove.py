@@ -48,6 +48,10 @@ async def _rm(invocation: Invocation, ids: Sequence[str], *, force: bool, ask: b
 
     async with opened(invocation.settings()) as found:
         roots = {root.session: root for id in ids for root in [await _root(found, id)]}
+        if not force:
+            # One that is not done refuses the whole command, before another is removed.
+            for root in roots.values():
+                await _require_done(found, await _members(found, root))
         for root in roots.values():
             await _remove(found, root, force=force, ask=ask)
 
@@ -67,8 +71,8 @@ async def _root(found: Opened, id: str) -> SessionHead:
 
 async def _remove(found: Opened, root: SessionHead, *, force: bool, ask: bool) -> None:
     members = await _members(found, root)
-    if not force and (why := await _at_work(found, members)):
-        raise Fault(f"session {root.session} is not done: {why}; --force ends and removes it", ExitCode.USAGE)
+    if not force:
+        await _require_done(found, members)
     if ask and not typer.confirm(f"remove {_described(members)}?"):
         typer.echo("nothing was removed")
         return
@@ -86,6 +90,12 @@ async def _remove(found: Opened, root: SessionHead, *, force: bool, ask: bool) -
         file.unlink(missing_ok=True)
     written = f", {counted(len(files), 'rollout file')}" if files else ""
     typer.echo(f"removed {_described(members)}{written}")
+
+
+async def _require_done(found: Opened, members: Sequence[SessionHead]) -> None:
+    if why := await _at_work(found, members):
+        session = members[-1].session
+        raise Fault(f"session {session} is not done: {why}; --force ends and removes it", ExitCode.USAGE)
 
 
 async def _members(found: Opened, root: SessionHead) -> list[SessionHead]:

@@ -154,7 +154,15 @@ async def test_tree_that_is_named_in_several_ways_is_removed_once(
     async def remove_one(found: Any, root: Any, **_: Any) -> None:
         removed.append(root.session)
 
+    async def done(found: Any, members: Any) -> None:
+        pass
+
+    async def members_of(found: Any, root: Any) -> list[Any]:
+        return [root]
+
     monkeypatch.setattr(remove, "_remove", remove_one)
+    monkeypatch.setattr(remove, "_members", members_of)
+    monkeypatch.setattr(remove, "_require_done", done)
     monkeypatch.setattr("orchestrator.cli.invocation.opened", lambda settings: Found())
     invocation = cast(Any, SimpleNamespace(settings=lambda: None))
     await remove._rm(invocation, named, force=False, ask=False)
@@ -232,11 +240,18 @@ async def test_tree_is_done_where_no_session_of_it_works_waits_or_was_handed_som
 
 
 @pytest.mark.parametrize(
-    ("ids", "removed"),
-    [(["0", "7"], [0, 7]), (["7", "0", "7"], [7, 0]), (["0", "nobody"], None), (["7", "0", "1"], None)],
+    ("ids", "removed", "force"),
+    [
+        (["0", "7"], [0, 7], False),
+        (["7", "0", "7"], [7, 0], False),
+        (["0", "nobody"], None, False),
+        (["7", "0", "1"], None, False),
+        (["0", "7", "9"], None, False),
+        (["0", "9"], [0, 9], True),
+    ],
 )
-async def test_trees_are_removed_once_each_and_none_where_an_id_means_no_root(
-    ids: list[str], removed: list[int] | None, monkeypatch: pytest.MonkeyPatch
+async def test_trees_are_removed_once_each_and_none_where_one_is_no_root_or_at_work(
+    ids: list[str], removed: list[int] | None, force: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone: list[SessionId] = []
 
@@ -252,9 +267,17 @@ async def test_trees_are_removed_once_each_and_none_where_an_id_means_no_root(
     async def remove_tree(found: object, root: Any, *, force: bool, ask: bool) -> None:
         gone.append(root.session)
 
+    async def members_of(found: object, root: Any) -> list[Any]:
+        return [root]
+
+    async def at_work(found: object, members: Any) -> str:
+        return "the root is running" if members[-1].session == session(9) else ""
+
     monkeypatch.setattr("orchestrator.cli.invocation.opened", opened)
     monkeypatch.setattr(remove, "_remove", remove_tree)
-    removing = remove._rm(cast(Any, SimpleNamespace(settings=dict)), ids, force=False, ask=False)
+    monkeypatch.setattr(remove, "_members", members_of)
+    monkeypatch.setattr(remove, "_at_work", at_work)
+    removing = remove._rm(cast(Any, SimpleNamespace(settings=dict)), ids, force=force, ask=False)
     if removed is None:
         with pytest.raises((Fault, ViewError)):
             await removing
