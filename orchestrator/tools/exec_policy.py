@@ -14,9 +14,9 @@ import json
 import os
 import shlex
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import islice, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -223,7 +223,8 @@ MOST_ENTRIES: Final = 10_000
 MOST_PROJECTS: Final = 64
 """Projects whose rules are kept."""
 
-_Seen = tuple[tuple[str, *tuple[int, ...]], ...]
+_File = tuple[str, *tuple[int, ...]]
+_Seen = tuple[_File, ...]
 """The files of a folder: name, modification time in nanoseconds, size; of a link also those of its file."""
 
 
@@ -303,25 +304,28 @@ class _Folder:
         self._within = within
         """The folder out of which no link may lead."""
         self._may_allow = may_allow
-        self._seen: _Seen | None = None
+        self._seen: tuple[_Seen, bool] | None = None
         self._found = RuleSet()
         self._unread = False
         """Whether a file could not be read, and may be the next time, without a change of its own."""
 
     def read(self) -> RuleSet:
         try:
-            seen = _seen(self._path)
+            seen, cut = _seen(self._path)
         except FileNotFoundError:
-            seen = ()
+            seen, cut = (), False
         except OSError as error:
             return RuleSet(problems=(f"{_shown(self._path)}: not readable: {error.strerror}",))
-        if seen != self._seen:
+        if (seen, cut) != self._seen:
             self._unread = False
             self._found = sum(map(self._of_file, [name for name, *_ in seen][:MOST_FILES]), RuleSet())
             if len(seen) > MOST_FILES:
                 more = f"more than {MOST_FILES} rule files; the last of them by name are left out"
                 self._found += RuleSet(problems=(f"{_shown(self._path)}: {more}",))
-            self._seen = None if self._unread else seen
+            if cut:
+                more = f"more than {MOST_ENTRIES:,} entries; rule files among the rest are left out"
+                self._found += RuleSet(problems=(f"{_shown(self._path)}: {more}",))
+            self._seen = None if self._unread else (seen, cut)
         return self._found
 
     def _of_file(self, name: str) -> RuleSet:
@@ -349,19 +353,21 @@ def _shown(path: Path) -> str:
     return str(path).encode("utf-8", "replace").decode()
 
 
-def _seen(folder: Path) -> _Seen:
-    return tuple(sorted(_files(folder)))
-
-
-def _files(folder: Path) -> Iterator[tuple[str, *tuple[int, ...]]]:
+def _seen(folder: Path) -> tuple[_Seen, bool]:
+    """The rule files with their times and sizes, and whether the folder has more than is looked at."""
+    found: list[_File] = []
     with os.scandir(folder) as entries:
-        for entry in islice(entries, MOST_ENTRIES):
+        for number, entry in enumerate(entries):
+            if number == MOST_ENTRIES:
+                return tuple(sorted(found)), True
             if entry.name.endswith(".rules"):
                 seen = [entry.stat(follow_symlinks=False)]
                 if entry.is_symlink():
                     with suppress(OSError):
                         seen.append(entry.stat())
-                yield entry.name, *(each for about in seen for each in (about.st_mtime_ns, about.st_size))
+                times = (each for about in seen for each in (about.st_mtime_ns, about.st_size))
+                found.append((entry.name, *times))
+    return tuple(sorted(found)), False
 
 
 def _top(cwd: Path, within: Path | None) -> Path | None:

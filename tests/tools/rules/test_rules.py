@@ -253,6 +253,23 @@ def test_files_beyond_the_bound_are_left_out_with_a_warning(home: Path) -> None:
     assert "more than 64 rule files" in found.problems[0]
 
 
+def test_folder_of_more_entries_than_are_looked_at_is_told_of_until_it_has_fewer(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.tools.exec_policy.MOST_ENTRIES", 3)
+    write(home, "prefix_rule(pattern=['a'])")
+    more = [home / "rules" / name for name in "bc"]
+    rules = CommandRules(home)
+    for file in more:
+        file.write_text("")
+        assert rules.of(home).problems == ()
+    (home / "rules" / "d").write_text("")
+    [problem] = rules.of(home).problems
+    assert "more than 3 entries; rule files among the rest are left out" in problem
+    (home / "rules" / "d").unlink()
+    assert rules.of(home).problems == ()
+
+
 # --- a project's files
 
 
