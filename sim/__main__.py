@@ -19,7 +19,7 @@ def main() -> int:
     if given.seed is not None:
         return _one(given.seed, given.workload, given.trace)
     report = campaign(
-        range(given.first, given.first + given.seeds), given.processes, given.workload, _progress
+        range(given.first, given.first + given.seeds), given.processes, given.workload, _Progress()
     )
     print(f"\r{report}\n\n{table(report.reach, report.outcomes)}\n")
     for outcome in sorted(report.failures, key=lambda outcome: outcome.seed)[:20]:
@@ -47,9 +47,18 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _progress(report: Report) -> None:
-    if sys.stderr.isatty():
-        print(f"\r{report.outcomes} seeds, {len(report.failures)} failures", end="", file=sys.stderr)
+class _Progress:
+    """Tells of failures as they come: a long campaign may be ended before its end."""
+
+    def __init__(self) -> None:
+        self._told = 0
+
+    def __call__(self, report: Report) -> None:
+        for outcome in report.failures[self._told :]:
+            print(f"seed {outcome.seed} ({outcome.workload}): {outcome.violation}", file=sys.stderr)
+        self._told = len(report.failures)
+        if sys.stderr.isatty():
+            print(f"\r{report.outcomes} seeds, {len(report.failures)} failures", end="", file=sys.stderr)
 
 
 def _one(seed: int, workload: str | None, traced: bool) -> int:

@@ -252,25 +252,25 @@ DEFECTS = (
     Mutant(
         "what nobody can read is destructive",
         "a script that cost two readers is asked about as a destructive one",
-        text(safety, "dangers", "return False, found", 'return True, ""'),
+        text(safety, "dangers", "fault = fault or found", "destroys = True"),
         _SCRIPTS,
     ),
     Mutant(
         "what nobody can read is harmless",
         "a script that cost two readers counts as one that destroys nothing",
-        text(safety, "dangers", "return False, found", 'return False, ""'),
+        text(safety, "dangers", "fault = fault or found", "pass"),
         _SCRIPTS,
     ),
     Mutant(
         "scripts in scripts need not be read",
         "a script within another one that cost two readers counts as harmless",
-        text(safety, "dangers", 'next((fault for _, fault in below if fault), "")', '""'),
+        text(safety, "dangers", "fault = fault or found", "fault = fault or (found if depth == 0 else '')"),
         _SCRIPTS,
     ),
     Mutant(
         "what a script begins with is all of it",
         "the first command of a script alone is looked at",
-        text(safety, "dangers", "for beginning in found]", "for beginning in found[:1]]"),
+        text(safety, "dangers", "for below in found]", "for below in found[:1]]"),
         _SCRIPTS,
     ),
     Mutant(
