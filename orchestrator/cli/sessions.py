@@ -147,12 +147,13 @@ def _cells(tree: ListedTree, now_ms: float) -> dict[str, str]:
 
 
 def _title(root: Mapping[str, Any]) -> str:
-    """The name or the first words; of a fork, where it comes from."""
+    """The name or the first words; of a fork, where it comes from; and whether a client put it away."""
     from orchestrator.views.find import short_id
 
-    title = root["name"] or root["title"] or ""
     source = root.get("forked_from")
-    return f"{title} (fork of {short_id(source)})".lstrip() if source else str(title)
+    fork = f"(fork of {short_id(source)})" if source else ""
+    away = "(archived)" if root.get("put_away") else ""
+    return " ".join(filter(None, (root["name"] or root["title"], fork, away)))
 
 
 def _agents(statuses: Mapping[str, int]) -> str:

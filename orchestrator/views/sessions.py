@@ -118,6 +118,7 @@ def row(head: SessionHead, serving: Serving, agent: Agent | None = None) -> dict
         "status": status_of(head, serving, agent.status if agent is not None else ""),
         "nobody_serves": bool(wants_worker(head, serving)),
         "unsaved_on": head.unsaved_on or None,
+        "put_away": head.shelved,
         "created_ms": head.created_ms,
         **{name: meta.get(name) for name in META},
         "pool": head.pool,

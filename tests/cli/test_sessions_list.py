@@ -122,9 +122,11 @@ async def test_trees_that_a_client_put_away_are_in_no_list_but_with_all(
         shown = {*kept, *(away if all else ())}
         assert {tree.root["session_id"] for tree in listing.trees} == shown & {kept[0], away[0]}
         assert ("1 tree put away (archived) by a client: --all shows" in drawn(listing, 120)) is not all
-        assert {
-            row["session_id"] for row in (await sessions_listed(found.broker, ALL, 9, all=all)).rows
-        } == shown
+        marked = [line for line in drawn(listing, 160).splitlines() if line.endswith("(archived)")]
+        assert [away[0][-4:] in line for line in marked] == [True] * all
+        rows = (await sessions_listed(found.broker, ALL, 9, all=all)).rows
+        assert {row["session_id"] for row in rows} == shown
+        assert [row["session_id"] for row in rows if row["put_away"]] == [away[0]] * all
     for shelved, those in ((False, kept), (True, away)):
         rows = [row async for row, _ in listed_rows(found.broker, 9, shelved=shelved)]
         assert {row["session_id"] for row in rows} == {*those}
