@@ -10,13 +10,13 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 import orchestrator
@@ -27,7 +27,7 @@ from orchestrator.broker.connection import Outage
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Claim
 from orchestrator.broker.worker_state import MachineFacts
-from orchestrator.config_keys import WorkerSettings
+from orchestrator.config_keys import McpServerSettings, WorkerSettings
 from orchestrator.core import CORE_VERSION
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.calls import Call, spec_of, work_of
@@ -39,6 +39,7 @@ from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
 from orchestrator.gateways.principals import machine_user
 from orchestrator.home import without_links
+from orchestrator.mcp import server_records
 from orchestrator.model.canonical import CanonicalRequests
 from orchestrator.model.model_client import ModelClients
 from orchestrator.private_files import make_folder
@@ -88,6 +89,9 @@ from orchestrator.wiring.person_sign_in import signed_in
 from orchestrator.wiring.portable import machine_config, machine_folders, pack_store
 from orchestrator.workspaces.copies import boot_id, sweeping
 from orchestrator.workspaces.service import MachineFolders
+
+if TYPE_CHECKING:
+    from orchestrator.mcp.servers import Servers
 
 
 def tool_config(settings: Settings, url: str, support: SandboxSupport) -> ToolConfig:
@@ -165,7 +169,7 @@ async def running_worker(
         own = all_tools(tools, supervisor, own_tools)
         async with (
             deployment(settings, url, outage, kind="worker") as opened,
-            mcp_toolbox(settings, supervisor, tools) as mcp,
+            mcp_toolbox(settings, supervisor, tools, late=pools == ()) as mcp,
             sweeping(machine_config(settings, tools.support), boot_id()),
             removing(deleted_files(settings), opened.broker),
         ):
@@ -490,27 +494,81 @@ def own_code() -> tuple[Path, ...]:
 
 @asynccontextmanager
 async def mcp_toolbox(
-    settings: Settings, supervisor: Supervisor, config: ToolConfig
+    settings: Settings, supervisor: Supervisor, config: ToolConfig, *, late: bool = False
 ) -> AsyncIterator[McpToolbox | None]:
-    """The tools; None where no server is configured. At the end every server's connection is closed."""
+    """The tools; None where no server is configured. At the end every server's connection is closed.
+
+    `late`: for a worker of no pool, which seldom needs them.
+    """
     if not any(server.enabled for server in settings.mcp_servers.values()):
         yield None
         return
-    # The SDK takes most of a second to import: only a worker that has a use for it pays that.
-    from orchestrator.mcp.servers import Servers, ServersConfig
 
-    servers = Servers(
-        ServersConfig(
-            servers=settings.mcp_servers,
-            start_program=mcp_programs(supervisor, config),
-            shorten=_shortened,
-            version=VERSION,
+    def opened() -> Servers:
+        # The SDK takes most of a second to import, and 20 MiB: only a worker that has a use for it pays that.
+        from orchestrator.mcp.servers import Servers, ServersConfig
+
+        return Servers(
+            ServersConfig(
+                servers=settings.mcp_servers,
+                start_program=mcp_programs(supervisor, config),
+                shorten=_shortened,
+                version=VERSION,
+            )
         )
-    )
+
+    servers = LateServers(settings.mcp_servers, opened)
+    if not late:
+        # While no session waits for this process.
+        servers.open()
     try:
         yield McpToolbox(servers)
     finally:
         await servers.aclose()
+
+
+class LateServers:
+    """Implements `McpTools`: servers that are opened when one of them is first needed."""
+
+    def __init__(self, named: Mapping[str, McpServerSettings], opened: Callable[[], Servers]) -> None:
+        self._named = sorted(name for name, each in named.items() if each.enabled)
+        self._opened = opened
+        self._servers: Servers | None = None
+
+    def open(self) -> Servers:
+        if self._servers is None:
+            self._servers = self._opened()
+        return self._servers
+
+    async def start(self, session: str, cwd: Path, report: server_records.Report) -> server_records.Started:
+        return await self.open().start(session, cwd, report)
+
+    def offered(self, cwd: Path) -> Sequence[server_records.OfferedTool]:
+        return self._servers.offered(cwd) if self._servers is not None else ()
+
+    def known(self, cwd: Path) -> Sequence[tuple[str, str, Sequence[server_records.ServerTool]]]:
+        if self._servers is not None:
+            return self._servers.known(cwd)
+        return [(name, "", ()) for name in self._named]
+
+    async def up(self, cwd: Path) -> Sequence[server_records.OfferedTool]:
+        return await self.open().up(cwd)
+
+    async def find(self, full_name: str, cwd: Path) -> server_records.ServerTool | None:
+        return await self.open().find(full_name, cwd)
+
+    async def call(
+        self, tool: tuple[str, str], arguments: dict[str, Any] | None, cwd: Path, ask: server_records.Ask
+    ) -> server_records.Answer:
+        return await self.open().call(tool, arguments, cwd, ask)
+
+    def let_go(self, session: str) -> None:
+        if self._servers is not None:
+            self._servers.let_go(session)
+
+    async def aclose(self) -> None:
+        if self._servers is not None:
+            await self._servers.aclose()
 
 
 def _shortened(text: str) -> str:
