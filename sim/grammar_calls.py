@@ -374,7 +374,10 @@ class CallGrammar(Reading):
                     heeded = [] if REPLACES in text_of(told) else [one for one in heeded if one != told]
                     heeded.append(told)
         roles = [item for item in self.conversation if is_role(item)][-1:]
-        check(roles or not self.facts.get("agent_id"), "an agent has forgotten its part")
+        lost = any(
+            item.get("role") == "developer" and text_of(item) == REDACTED for item in self.conversation
+        )
+        check(roles or lost or not self.facts.get("agent_id"), "an agent has forgotten its part")
         count = len(heeded) + 1 + len(roles)
         check(
             _are(items[: len(heeded)], heeded), "a compaction keeps other instructions than those that hold"

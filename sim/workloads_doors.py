@@ -220,7 +220,7 @@ def _guest(
     client.gateways, client.makes = street.living, False
     client.replies, client.acts = mind.choice(((0, 1), (0, 1, 2), (1, 1, 2))), mind.choice((1, 2, 3))
     client.waits_s = mind.choice(((1.0, 10.0), (2.0, 20.0, 40.0)))
-    client.slow = mind.random() < 0.4
+    client.slow = mind.random() < 0.5
     if isinstance(client, LineClient):
         client.called, client.habits = "lines", ("say", "say", "write", "write", "stop", "else")
         if not fixture.site.network.instant:
